@@ -1,0 +1,1 @@
+"""The harness that drives every Ticketing client."""

@@ -1,0 +1,1 @@
+"""The Ticketing lock server."""

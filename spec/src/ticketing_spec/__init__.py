@@ -1,0 +1,1 @@
+"""The machine-readable Ticketing protocol and its generators."""
