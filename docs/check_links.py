@@ -33,7 +33,9 @@ def broken_links(page: Path) -> list[str]:
         if not destination.exists():
             problems.append(f"{page.relative_to(ROOT)}: no file {name}")
         elif anchor and destination.suffix == ".md" and anchor not in anchors(destination):
-            problems.append(f"{page.relative_to(ROOT)}: no heading #{anchor} in {name or page.name}")
+            problems.append(
+                f"{page.relative_to(ROOT)}: no heading #{anchor} in {name or page.name}"
+            )
     return problems
 
 
