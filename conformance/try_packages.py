@@ -1,4 +1,4 @@
-"""Tries the packages that are installed in this environment: runs the README's example against the installed server.
+"""Tries the installed packages: runs the README's example against the installed server.
 
 Run by `nox -s packages` with the Python of an environment that holds nothing but the built wheels.
 """

@@ -1,6 +1,7 @@
-"""Shows a queue at work: starts a server on a free port, lets four clients take turns on one key, and ends by itself.
+"""Shows a queue at work: four clients take turns on one key of a server of their own.
 
-Every line is one event; every client has a column, so that the ticket can be watched as it goes round.
+Every line is one event and every client has a column, so that the ticket can be watched as it
+goes round. Ends by itself.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Board:
 
     def header(self) -> None:
         """Print the names of the columns."""
-        self._print("time", [name for name in NAMES], "token")
+        self._print("time", list(NAMES), "token")
         self._print("-------", ["-" * (COLUMN - 2)] * len(NAMES), "-" * 20)
 
     def waits(self, name: str) -> None:
@@ -81,7 +82,7 @@ async def take_turns(name: str, url: str, board: Board, head_start: float) -> No
 
 
 async def queue_up(url: str) -> Board:
-    """Run all clients to their end; returns the board with the tokens in the order of the grants."""
+    """Run all clients to their end; the board has the tokens in the order of the grants."""
     board = Board()
     board.header()
     await asyncio.gather(
