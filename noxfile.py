@@ -19,7 +19,13 @@ TYPED = {
     "client": "clients/python/src",
     "harness": "conformance/src",
 }
-PYTHON_TESTS = ["spec/tests", "server/tests", "clients/python/tests", "conformance/tests", "bench/tests"]
+PYTHON_TESTS = [
+    "spec/tests",
+    "server/tests",
+    "clients/python/tests",
+    "conformance/tests",
+    "bench/tests",
+]
 
 
 def install(session: nox.Session, *extra: str) -> None:
@@ -84,7 +90,9 @@ def docs(session: nox.Session) -> None:
     """Check every link between the Markdown pages and build the Python API pages into docs/build."""
     session.install("-e", "server", "-e", "clients/python", "pdoc>=14,<17")
     session.run("python", "docs/check_links.py")
-    session.run("pdoc", "--output-directory", "docs/build/api", "ticketing", "ticketing_server.testing")
+    session.run(
+        "pdoc", "--output-directory", "docs/build/api", "ticketing", "ticketing_server.testing"
+    )
 
 
 @nox.session
@@ -94,7 +102,9 @@ def packages(session: nox.Session) -> None:
     out = ROOT / "packages"
     shutil.rmtree(out, ignore_errors=True)
     for part in ("server", "clients/python"):
-        session.run("python", "-m", "build", "--no-isolation", "--outdir", str(out), part, silent=True)
+        session.run(
+            "python", "-m", "build", "--no-isolation", "--outdir", str(out), part, silent=True
+        )
     environment = Path(session.create_tmp()) / "installed"
     session.run("python", "-m", "venv", "--clear", str(environment))
     python = str(environment / "bin" / "python")

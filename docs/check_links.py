@@ -1,4 +1,4 @@
-"""Checks that every relative link in the repository's Markdown pages leads to a file, and every anchor to a heading."""
+"""Checks that links between Markdown pages lead to files, and their anchors to headings."""
 
 from __future__ import annotations
 
