@@ -30,9 +30,8 @@ PYTHON_TESTS = [
 
 def install(session: nox.Session, *extra: str) -> None:
     """Put the four Python packages, as they stand in the tree, into the session's environment."""
-    session.install(
-        "-e", "spec[test]", "-e", "server[fast,test]", "-e", "clients/python[test]", "-e", "conformance", *extra
-    )  # fmt: skip
+    parts = ("spec[test]", "server[fast,test]", "clients/python[test]", "conformance")
+    session.install(*(word for part in parts for word in ("-e", part)), *extra)
 
 
 def workers() -> str:
@@ -79,7 +78,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def spec(session: nox.Session) -> None:
-    """Check the spec, compare it with the frozen one, rewrite what is generated (with CI set: fail)."""
+    """Check the spec and rewrite what is generated from it (with CI set: fail if it is stale)."""
     session.install("-e", "spec")
     for command in ("check", "diff", "generate"):
         session.run("python", "-m", "ticketing_spec", command)
@@ -87,7 +86,7 @@ def spec(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Check every link between the Markdown pages and build the Python API pages into docs/build."""
+    """Check the links between the pages and build the Python API pages into docs/build."""
     session.install("-e", "server", "-e", "clients/python", "pdoc>=14,<17")
     session.run("python", "docs/check_links.py")
     session.run(
@@ -97,7 +96,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def packages(session: nox.Session) -> None:
-    """Build the packages that users install, then try the built ones in an environment of their own."""
+    """Build the packages that users install, then try the built ones."""
     session.install("build>=1,<2", "hatchling>=1.24,<2")
     out = ROOT / "packages"
     shutil.rmtree(out, ignore_errors=True)
