@@ -1,0 +1,1 @@
+"""One module per language that constants are generated for."""
