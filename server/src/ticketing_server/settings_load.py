@@ -1,0 +1,279 @@
+"""From flags and environment to `Settings`: everything is checked before anything is opened."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from ticketing_server.addresses import Address
+from ticketing_server.secret_file import (
+    SECRET_BYTES_ADVISED,
+    Secret,
+    check_secret,
+    read_secret_file,
+)
+from ticketing_server.settings import BY_NAME, ENV_PREFIX, SETTINGS, Settings, TlsFiles
+
+SECRET_ENV = "TICKETING_SECRET"
+_OTHER_ENV = {"TICKETING_URL", "TICKETING_NAME", SECRET_ENV}
+_SHOWN_BYTES_MAX = 200
+
+
+class SettingsError(Exception):
+    """A setting is wrong; the text says which, what it got, what it takes, and a right command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What was given, before it is checked: per setting its text and `flag` or `env`."""
+
+    values: Mapping[str, tuple[str, str]]
+    env: Mapping[str, str] = field(repr=False)
+
+    def text(self, name: str) -> str:
+        """The value of a setting as text: what was given, else its default."""
+        return self.values[name][0] if name in self.values else BY_NAME[name].default
+
+    def source(self, name: str) -> str:
+        """Where the value comes from: `flag`, `env` or `default`."""
+        return self.values[name][1] if name in self.values else "default"
+
+    def called(self, name: str) -> str:
+        """What the one who gave the value calls the setting."""
+        return BY_NAME[name].env if self.source(name) == "env" else BY_NAME[name].flag
+
+    def corrected(self, changes: Mapping[str, str | None]) -> str:
+        """The command with other values for some settings; None takes one out."""
+        env: list[str] = []
+        argv: list[str] = []
+        for name, (text, source) in self.values.items():
+            new = changes.get(name, text)
+            if new is None:
+                continue
+            if source == "env":
+                env.append(f"{BY_NAME[name].env}={shlex.quote(new)}")
+            else:
+                argv += [BY_NAME[name].flag, new]
+        for name, new in changes.items():
+            if new is not None and name not in self.values:
+                argv += [BY_NAME[name].flag, new]
+        return " ".join([*env, "ticketing-server", *map(shlex.quote, argv)])
+
+    def refusal(
+        self, what: str, changes: Mapping[str, str | None], before: str = ""
+    ) -> SettingsError:
+        """The error for `what`, ending with the command that would have been right."""
+        return SettingsError(f"{what}\n  try: {before}{self.corrected(changes)}")
+
+
+def gather(flags: Mapping[str, Sequence[str]], env: Mapping[str, str]) -> Given:
+    """Join flags and environment (an empty variable counts as not set).
+
+    SettingsError where a flag is repeated that takes one value.
+    """
+    values: dict[str, tuple[str, str]] = {}
+    for setting in SETTINGS:
+        texts = flags.get(setting.name, ())
+        if len(texts) > 1 and not setting.several:
+            raise SettingsError(f"{setting.flag} was given {len(texts)} times and takes one value")
+        if texts:
+            values[setting.name] = (",".join(texts), "flag")
+        elif env.get(setting.env):
+            values[setting.name] = (env[setting.env], "env")
+    return Given(values, env)
+
+
+def load(given: Given) -> Settings:
+    """Check every value, read the files that hold secrets, and check what belongs together."""
+    values = {name: _parse(given, name) for name in BY_NAME}
+    limits = {s.limit: values[s.name] for s in SETTINGS if s.limit}
+    settings = Settings(
+        listen=values["listen"],
+        listen_v3=values["listen-v3"],
+        http_listen=_http_listen(given, values["listen"], values["http-listen"]),
+        http_host=values["http-host"] or (),
+        http_token=_read_token(given, values["http-token-file"]),
+        secret_file=values["secret-file"],
+        secrets=_read_secrets(given, values["secret-file"]),
+        tls=_tls_files(given, values),
+        limits=replace(Settings().limits, **limits),
+        log_format=values["log-format"],
+        log_level=values["log-level"],
+        loop=values["loop"],
+        ready_file=values["ready-file"],
+    )
+    _check_reachable(given, settings)
+    if settings.ready_file is not None and not settings.ready_file.absolute().parent.is_dir():
+        raise given.refusal(
+            f"{given.called('ready-file')}: got {_shown(str(settings.ready_file))}, whose folder"
+            " does not exist; takes the path of a file in a folder that does",
+            {"ready-file": settings.ready_file.name},
+        )
+    return replace(settings, warnings=tuple(_warnings(given, settings)))
+
+
+def reread_secrets(settings: Settings) -> tuple[Secret, ...]:
+    """Read the secrets of a running server again; OSError or ValueError where that fails."""
+    if settings.secret_file is None:
+        return settings.secrets
+    return read_secret_file(settings.secret_file)
+
+
+def _shown(text: str) -> str:
+    shown = ascii(text)
+    return shown if len(shown) <= _SHOWN_BYTES_MAX else shown[:_SHOWN_BYTES_MAX] + "…'"
+
+
+def _parse(given: Given, name: str) -> Any:
+    setting, text = BY_NAME[name], given.text(name)
+    if not text and name not in given.values:
+        return None
+    try:
+        return setting.parse(text)
+    except ValueError:
+        raise given.refusal(
+            f"{given.called(name)}: got {_shown(text)}, takes {setting.takes}",
+            {name: setting.example},
+        ) from None
+
+
+def _http_listen(
+    given: Given, listen: tuple[Address, ...], http_listen: tuple[Address, ...]
+) -> tuple[Address, ...]:
+    """Several servers on free ports are not to fight for one default HTTP port."""
+    tcp = [address for address in listen if not address.is_unix]
+    if given.source("http-listen") == "default" and tcp and not any(a.port for a in tcp):
+        return (replace(http_listen[0], port=0),)
+    return http_listen
+
+
+def _read(given: Given, name: str, read: Callable[[Path], Any], path: Path, holds: str) -> Any:
+    try:
+        return read(path)
+    except OSError as error:
+        why = f"which can't be read ({error.strerror})"
+    except ValueError as error:
+        why = f"of which {error}"
+    raise given.refusal(
+        f"{given.called(name)}: got {_shown(str(path))}, {why}; takes a file that holds {holds}",
+        {name: BY_NAME[name].example},
+        before=_make_secret(BY_NAME[name].example),
+    )
+
+
+def _make_secret(path: str) -> str:
+    return f"(umask 077; ticketing-server secret > {path}) && "
+
+
+def _read_secrets(given: Given, path: Path | None) -> tuple[Secret, ...]:
+    text = given.env.get(SECRET_ENV, "")
+    if path is not None:
+        if text:
+            raise given.refusal(
+                f"{given.called('secret-file')} and {SECRET_ENV} are both set, and one is enough",
+                {},
+                before=f"unset {SECRET_ENV}; ",
+            )
+        secrets: tuple[Secret, ...] = _read(
+            given, "secret-file", read_secret_file, path, "lines of `name secret`"
+        )
+        return secrets
+    if not text:
+        return ()
+    try:
+        return (check_secret("default", os.fsencode(text)),)
+    except ValueError as error:
+        raise given.refusal(
+            f"{SECRET_ENV}: {error}", {}, before=f'{SECRET_ENV}="$(ticketing-server secret)" '
+        ) from None
+
+
+def _parse_token(path: Path) -> str:
+    token = path.read_bytes().strip()
+    if not 16 <= len(token) <= 1_024 or any(not 0x21 <= byte <= 0x7E for byte in token):
+        raise ValueError("the content is not one token")
+    return token.decode("ascii")
+
+
+def _read_token(given: Given, path: Path | None) -> str:
+    if path is None:
+        return ""
+    token: str = _read(
+        given,
+        "http-token-file",
+        _parse_token,
+        path,
+        "one token of 16 to 1,024 printable ASCII characters without space",
+    )
+    return token
+
+
+def _tls_files(given: Given, values: Mapping[str, Any]) -> TlsFiles | None:
+    cert, key, client_ca = (values[n] for n in ("tls-cert", "tls-key", "tls-client-ca"))
+    if cert is None and key is None and client_ca is None:
+        return None
+    if cert is None or key is None:
+        missing = [n for n in ("tls-cert", "tls-key") if values[n] is None]
+        raise given.refusal(
+            f"TLS takes --tls-cert and --tls-key together; not given:"
+            f" {', '.join(BY_NAME[n].flag for n in missing)}",
+            {name: BY_NAME[name].example for name in missing},
+        )
+    return TlsFiles(cert, key, client_ca)
+
+
+def _check_reachable(given: Given, settings: Settings) -> None:
+    """Refuse an address that others can reach until its dangers were thought about."""
+    for name, addresses in (("listen", settings.listen), ("listen-v3", settings.listen_v3)):
+        exposed = [address for address in addresses if not address.is_loopback]
+        if not exposed:
+            continue
+        reasons: list[str] = []
+        changes: dict[str, str | None] = {}
+        before = ""
+        if not settings.secrets:
+            reasons.append("a secret (--secret-file), as anyone could take and release locks")
+            changes["secret-file"] = BY_NAME["secret-file"].example
+            before = _make_secret(BY_NAME["secret-file"].example)
+        if given.source("restart-grace") == "default":
+            reasons.append(
+                "a choice of --restart-grace, as a restart forgets who holds what: the longest"
+                " lease that clients ask for is safe, 0 grants at once"
+            )
+            changes["restart-grace"] = BY_NAME["restart-grace"].example
+        if reasons:
+            raise given.refusal(
+                f"{given.called(name)}: got {exposed[0]}, which other machines may reach; takes"
+                f" loopback or a Unix socket, or in addition {'; and '.join(reasons)}",
+                changes,
+                before,
+            )
+
+
+def _warnings(given: Given, settings: Settings) -> list[str]:
+    found = [
+        f"the secret {secret.name!r} has fewer than {SECRET_BYTES_ADVISED} bytes and may be"
+        " guessed; `ticketing-server secret` makes a good one"
+        for secret in settings.secrets
+        if len(secret.value) < SECRET_BYTES_ADVISED
+    ]
+    if settings.secret_file is not None and settings.secret_file.stat().st_mode & 0o007:
+        found.append(f"every user of this machine can read or write {settings.secret_file}")
+    exposed = [a for a in settings.listen if not a.is_loopback] if settings.tls is None else []
+    exposed += [a for a in settings.listen_v3 if not a.is_loopback]
+    found += [f"{a} can be reached from outside and does not speak TLS" for a in exposed]
+    if settings.tls is not None and all(address.is_unix for address in settings.listen):
+        found.append("--tls-cert has no effect, as no address of --listen is TCP")
+    if not settings.http_token and not all(a.is_loopback for a in settings.http_listen):
+        found.append("/status is refused to other machines, as there is no --http-token-file")
+    known = {setting.env for setting in SETTINGS} | _OTHER_ENV
+    for name in sorted(given.env):
+        if name.startswith(ENV_PREFIX) and name not in known:
+            close = get_close_matches(name, known, n=1, cutoff=0.85)
+            found += [f"{name} is not a setting; is {near} meant?" for near in close]
+    return found
