@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ticketing_server.addresses import Address
+from ticketing_server.constants_gen import DEFAULT_HTTP_PORT, DEFAULT_PORT
 from ticketing_server.limits import Limits
 from ticketing_server.secret_file import Secret
 from ticketing_server.setting_values import (
@@ -29,6 +30,8 @@ from ticketing_server.setting_values import (
 
 ENV_PREFIX = "TICKETING_"
 _DEFAULTS = Limits()
+_LISTEN = f"127.0.0.1:{DEFAULT_PORT}"
+_HTTP_LISTEN = f"127.0.0.1:{DEFAULT_HTTP_PORT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,11 @@ def _file_setting(name: str, about: str, example: str) -> Setting:
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         "listen",
-        "127.0.0.1:5225",
+        _LISTEN,
         "addresses as host:port, [v6]:port or unix:/path, by comma or by repeating the flag",
         "where clients connect; port 0 takes a free one",
         parse_listen,
-        "127.0.0.1:5225",
+        _LISTEN,
         several=True,
     ),
     Setting(
@@ -91,11 +94,11 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "http-listen",
-        "127.0.0.1:5228",
+        _HTTP_LISTEN,
         "off, or addresses as host:port or [v6]:port",
         "metrics, probes and dashboard; by default a free port where --listen has only port 0",
         parse_http_listen,
-        "127.0.0.1:5228",
+        _HTTP_LISTEN,
         several=True,
     ),
     Setting(
@@ -247,9 +250,9 @@ class TlsFiles:
 class Settings:
     """What the server runs with; every field has a checked value."""
 
-    listen: tuple[Address, ...] = (Address("127.0.0.1", 5225),)
+    listen: tuple[Address, ...] = (Address("127.0.0.1", DEFAULT_PORT),)
     listen_v3: tuple[Address, ...] = ()
-    http_listen: tuple[Address, ...] = (Address("127.0.0.1", 5228),)
+    http_listen: tuple[Address, ...] = (Address("127.0.0.1", DEFAULT_HTTP_PORT),)
     http_host: tuple[str, ...] = ()
     http_token: str = field(default="", repr=False)
     secret_file: Path | None = None

@@ -1,0 +1,63 @@
+"""What the process has from the system: open files, and the service manager's notices."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import time
+
+from ticketing_server.limits import Limits
+
+_FILES_BESIDE_CONNECTIONS = 256
+
+
+def files_needed(limits: Limits) -> int:
+    """How many descriptors the server may have open at once."""
+    return limits.connections + limits.handshakes + _FILES_BESIDE_CONNECTIONS
+
+
+def raise_file_limit(needed: int) -> str:
+    """Raise RLIMIT_NOFILE to `needed`; return "" or what the operator has to know."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return ""
+    for wanted in ((needed, max(needed, hard)), (min(needed, hard), hard)):
+        if hard == resource.RLIM_INFINITY:
+            wanted = (needed, hard)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, wanted)
+        except (OSError, ValueError):
+            continue
+        soft = wanted[0]
+        break
+    if soft >= needed:
+        return ""
+    return (
+        f"the limits need {needed} open files and the system allows {soft}: raise LimitNOFILE"
+        f" (ulimit -n) or lower --max-connections to {max(1, soft - _FILES_BESIDE_CONNECTIONS)}"
+    )
+
+
+def notify(state: str, env_socket: str) -> None:
+    """Tell systemd `state` ("READY=1", …) where NOTIFY_SOCKET (`env_socket`) names a socket."""
+    if not env_socket:
+        return
+    address = "\0" + env_socket[1:] if env_socket.startswith("@") else env_socket
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.settimeout(1.0)
+            sock.sendto(state.encode(), address)
+    except OSError:
+        # A service manager that went away is no reason to stop serving locks.
+        return
+
+
+def notify_reloading(env_socket: str) -> None:
+    """Tell systemd that a reload began; READY=1 ends it."""
+    notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1_000}", env_socket)
+
+
+def notify_socket() -> str:
+    """The socket that the service manager gave, or ""."""
+    return os.environ.get("NOTIFY_SOCKET", "")
