@@ -16,23 +16,24 @@ from ticketing_spec.model import HEADER_BYTES, Field, Frame, Spec
 Value = int | bytes | list[bytes]
 Fields = Mapping[str, Value | Sequence[bytes]]
 
-LAYERS = ("stream", "frame", "body", "state")
-NONCE_BYTES = 16
+LAYERS = ("stream", "frame", "body", "request", "state")
 
 
 class Malformed(ValueError):
     """Bytes that no correct peer sends.
 
     `layer` says who finds out: `stream` (the bytes end early or go on too long), `frame` (op and
-    length, before a body is read), `body` (a field), `state` (a frame at the wrong moment).
+    length, before a body is read), `body` (a field), `request` (a field too, but the answer is
+    the error named by `refusal` and the connection stays), `state` (a frame at the wrong moment).
     `field` is the name of the field at fault, or "".
     """
 
-    def __init__(self, layer: str, why: str, field: str = "") -> None:
+    def __init__(self, layer: str, why: str, field: str = "", refusal: str | None = None) -> None:
         super().__init__(f"{layer}: {why}")
         self.layer = layer
         self.why = why
         self.field = field
+        self.refusal = refusal
 
 
 def encode(spec: Spec, direction: str, name: str, fields: Fields) -> bytes:
@@ -152,22 +153,30 @@ def _decode_fields(spec: Spec, frame: Frame, body: bytes) -> dict[str, Value]:
 
 
 def check_value(spec: Spec, field: Field, value: int | bytes) -> None:
-    """Raise Malformed (layer `body`) where a field's value is out of its bounds."""
+    """Raise Malformed where a field's value is out of its bounds."""
     if isinstance(value, int):
         if not field.min <= value <= field.max:
-            why = f"{field.name} {value} is not {field.min} to {field.max}"
-            raise Malformed("body", why, field.name)
+            raise _bad(field, f"{field.name} {value} is not {field.min} to {field.max}")
         if field.enum is not None and spec.enum(field.enum).name_of(value) is None:
-            raise Malformed("body", f"{field.name} {value} is not a known {field.enum}", field.name)
+            raise _bad(field, f"{field.name} {value} is not a known {field.enum}")
         return
     if not field.min <= len(value) <= field.max:
-        why = f"{field.name} has {len(value)} bytes, not {field.min} to {field.max}"
-        raise Malformed("body", why, field.name)
+        raise _bad(field, f"{field.name} has {len(value)} bytes, not {field.min} to {field.max}")
     if field.const is not None and value != field.const:
-        raise Malformed("body", f"{field.name} is not {field.const!r}", field.name)
+        raise _bad(field, f"{field.name} is not {field.const!r}")
     if field.type == "label" and not _is_printable(value, lowest=0x21):
-        why = f"{field.name} has bytes other than printable ASCII without space"
-        raise Malformed("body", why, field.name)
+        raise _bad(field, f"{field.name} has bytes other than printable ASCII without space")
+    _check_forbidden(field, value)
+
+
+def _bad(field: Field, why: str) -> Malformed:
+    return Malformed("request" if field.refusal else "body", why, field.name, field.refusal)
+
+
+def _check_forbidden(field: Field, key: bytes) -> None:
+    for byte in field.forbidden:
+        if byte in key:
+            raise _bad(field, f"{field.name} has a byte 0x{byte:02x}")
 
 
 def _is_printable(data: bytes, lowest: int) -> bool:
@@ -176,11 +185,10 @@ def _is_printable(data: bytes, lowest: int) -> bool:
 
 def _decode_keys(field: Field, frame: Frame, data: bytes) -> list[bytes]:
     count = data[0]
-    if not field.min <= count <= field.max:
-        why = f"{field.name} has {count} keys, not {field.min} to {field.max}"
-        raise Malformed("body", why, field.name)
-    keys, offset = [], 1
-    for number in range(1, count + 1):
+    keys: list[bytes] = []
+    offset = 1
+    while len(keys) < count:
+        number = len(keys) + 1
         if offset >= len(data):
             raise Malformed("body", f"key {number} of {count} is not in the body", field.name)
         end = offset + 1 + data[offset]
@@ -197,49 +205,73 @@ def _decode_keys(field: Field, frame: Frame, data: bytes) -> list[bytes]:
 
 def _check_keys(field: Field, frame: Frame, keys: list[bytes]) -> None:
     if not field.min <= len(keys) <= field.max:
-        why = f"{field.name} has {len(keys)} keys, not {field.min} to {field.max}"
-        raise Malformed("body", why, field.name)
+        raise _bad(field, f"{field.name} has {len(keys)} keys, not {field.min} to {field.max}")
     low, high = frame.key_bytes
     for number, key in enumerate(keys, 1):
         if not low <= len(key) <= high:
-            why = f"key {number} has {len(key)} bytes, not {low} to {high}"
-            raise Malformed("body", why, field.name)
+            raise _bad(field, f"key {number} has {len(key)} bytes, not {low} to {high}")
         if number > 1 and key <= keys[number - 2]:
-            raise Malformed("body", f"key {number} is not above the one before it", field.name)
+            raise _bad(field, f"key {number} is not above the one before it")
+        _check_forbidden(field, key)
 
 
 def mac(spec: Spec, secret: bytes, greeting: bytes, hello: Fields) -> bytes:
-    """The client's mac over a greeting and its hello's other fields."""
-    frame = spec.frame("client", "hello")
-    covered = b"".join(
-        _encode_value(spec, frame, f, hello[f.name]) for f in frame.fields if f.name != "mac"
-    )
-    return _hmac(secret, spec.context("mac_context_client") + greeting + covered)
+    """The client's mac over a greeting and the other fields of its hello.
+
+    In version 3, `hello` gives the server's `fingerprint`, and the result is the client's answer.
+    """
+    inputs = {"greeting": greeting}
+    preamble = spec.preamble("greeting")
+    for offset, field in preamble.offsets():
+        inputs[f"greeting.{field.name}"] = greeting[offset : offset + (field.size or 0)]
+    if any(f.name == "hello" for f in spec.frames):
+        inputs |= _parts(spec, spec.frame("client", "hello"), hello)
+    else:
+        inputs |= {name: value for name, value in hello.items() if isinstance(value, bytes)}
+    return digest(spec, "client_mac", inputs, secret)
 
 
 def proof(
     spec: Spec, secret: bytes, greeting: bytes, client_nonce: bytes, welcome: Fields
 ) -> bytes:
     """The server's proof over greeting, client nonce and the other fields of its welcome."""
-    frame = spec.frame("server", "welcome")
-    covered = b"".join(
-        _encode_value(spec, frame, f, welcome[f.name]) for f in frame.fields if f.name != "proof"
-    )
-    return _hmac(secret, spec.context("mac_context_server") + greeting + client_nonce + covered)
+    inputs = {"greeting": greeting, "hello.client_nonce": client_nonce}
+    inputs |= _parts(spec, spec.frame("server", "welcome"), welcome)
+    return digest(spec, "proof", inputs, secret)
 
 
 def client_nonce(spec: Spec, seed: bytes, connection: int) -> bytes:
     """The nonce of a client's n-th hello, from the 16 random bytes drawn at its construction."""
-    data = spec.context("nonce_context") + seed + connection.to_bytes(8, "big")
-    return hashlib.sha256(data).digest()[:NONCE_BYTES]
+    inputs = {"seed": seed, "connection": connection.to_bytes(8, "big")}
+    return digest(spec, "client_nonce", inputs)
 
 
 def fingerprint(spec: Spec, cluster_id: bytes | None) -> bytes:
-    """The fingerprint of a cluster; of a standalone server (None) zeros."""
-    if cluster_id is None:
-        return bytes(32)
-    return hashlib.sha256(spec.context("fingerprint_context") + cluster_id).digest()
+    """The fingerprint of a cluster, or with None of a standalone server."""
+    names = {d.name for d in spec.digests}
+    if cluster_id is not None:
+        name = "fingerprint" if "fingerprint" in names else "fingerprint_cluster"
+        return digest(spec, name, {"cluster_id": cluster_id})
+    if "fingerprint_standalone" in names:
+        return digest(spec, "fingerprint_standalone", {})
+    return bytes(32)
 
 
-def _hmac(secret: bytes, data: bytes) -> bytes:
-    return hmac.new(secret, data, hashlib.sha256).digest()
+def digest(spec: Spec, name: str, inputs: Mapping[str, bytes], secret: bytes = b"") -> bytes:
+    """Hash the parts of a digest in their order; `inputs` has one entry for each part by name."""
+    what = spec.digest_of(name)
+    data = b""
+    for part in what.parts:
+        label, _, detail = part.partition(":")
+        data += spec.context(detail) if label == "context" else inputs[label]
+    if what.keyed:
+        return hmac.new(secret, data, hashlib.sha256).digest()[: what.size]
+    return hashlib.sha256(data).digest()[: what.size]
+
+
+def _parts(spec: Spec, frame: Frame, fields: Fields) -> dict[str, bytes]:
+    return {
+        f"{frame.name}.{f.name}": _encode_value(spec, frame, f, fields[f.name])
+        for f in frame.fields
+        if f.name in fields and f.name not in ("mac", "proof")
+    }

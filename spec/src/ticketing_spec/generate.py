@@ -20,10 +20,11 @@ def header(spec: Spec) -> str:
 
 def outputs() -> dict[str, str]:
     """Path from the repository's root and text of every generated file."""
-    spec = load_spec()
+    spec, version3 = load_spec(), load_spec("version3")
     text = python.emit(spec, header(spec))
     return {
         "server/src/ticketing_server/constants_gen.py": text,
+        "server/src/ticketing_server/constants_v3_gen.py": python.emit(version3, header(version3)),
         "clients/python/src/ticketing/_constants_gen.py": text,
     }
 

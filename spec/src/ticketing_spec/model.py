@@ -65,6 +65,18 @@ class Enum:
 
 
 @dataclass(frozen=True)
+class Digest:
+    """What is hashed, part after part, and how many bytes of the result are used."""
+
+    name: str
+    algorithm: str
+    keyed: bool
+    size: int
+    parts: tuple[str, ...]
+    about: str
+
+
+@dataclass(frozen=True)
 class ErrorCode:
     code: int
     name: str
@@ -86,6 +98,10 @@ class Field:
     unit: str
     enum: str | None
     const: bytes | None
+    forbidden: bytes
+    """Bytes that a key must not have."""
+    refusal: str | None
+    """The error that answers a value out of bounds; None where that breaks the connection."""
     origin: str
     about: str
 
@@ -157,6 +173,7 @@ class Spec:
     contexts: tuple[Context, ...]
     enums: tuple[Enum, ...]
     errors: tuple[ErrorCode, ...]
+    digests: tuple[Digest, ...]
     preambles: tuple[Frame, ...]
     frames: tuple[Frame, ...]
 
@@ -178,6 +195,9 @@ class Spec:
             values = tuple(EnumValue(e.code, e.name, e.when) for e in self.errors)
             return Enum("error", "What went wrong.", values)
         return next(e for e in self.enums if e.name == name)
+
+    def digest_of(self, name: str) -> Digest:
+        return next(d for d in self.digests if d.name == name)
 
     def frames_of(self, direction: str) -> tuple[Frame, ...]:
         return tuple(f for f in self.frames if f.direction == direction)
@@ -251,10 +271,17 @@ def build_spec(file: str, data: bytes, raw: dict[str, Any]) -> Spec:
         for e in raw.get("enum", [])
     )
     errors = tuple(
-        ErrorCode(e["code"], e["name"], e["kind"], e["closes"], e["retry"], e["when"])
+        ErrorCode(
+            e["code"], e["name"], e.get("kind", ""), e["closes"], e.get("retry", "none"), e["when"]
+        )
         for e in raw.get("error", [])
     )
+    digests = tuple(
+        Digest(d["name"], d["algorithm"], "key" in d, d["bytes"], tuple(d["parts"]), d["about"])
+        for d in raw.get("digest", [])
+    )
     numbers = {c.name: c.value for c in constants}
+    texts = {c.name: c.data for c in contexts}
     return Spec(
         file=file,
         digest=hashlib.sha256(data).hexdigest()[:16],
@@ -265,12 +292,15 @@ def build_spec(file: str, data: bytes, raw: dict[str, Any]) -> Spec:
         contexts=contexts,
         enums=enums,
         errors=errors,
-        preambles=_frames(raw.get("preamble", []), numbers),
-        frames=_frames(raw.get("frame", []), numbers),
+        digests=digests,
+        preambles=_frames(raw.get("preamble", []), numbers, texts),
+        frames=_frames(raw.get("frame", []), numbers, texts),
     )
 
 
-def _frames(tables: Iterable[Mapping[str, Any]], numbers: Mapping[str, int]) -> tuple[Frame, ...]:
+def _frames(
+    tables: Iterable[Mapping[str, Any]], numbers: Mapping[str, int], texts: Mapping[str, bytes]
+) -> tuple[Frame, ...]:
     key_bytes = numbers.get("key_bytes_min", 1), numbers.get("key_bytes_max", 128)
     return tuple(
         Frame(
@@ -279,14 +309,16 @@ def _frames(tables: Iterable[Mapping[str, Any]], numbers: Mapping[str, int]) -> 
             direction=t["direction"],
             about=t["about"],
             replies=tuple(t.get("replies", [])),
-            fields=tuple(_field(f, numbers) for f in t["fields"]),
+            fields=tuple(_field(f, numbers, texts) for f in t["fields"]),
             key_bytes=key_bytes,
         )
         for t in tables
     )
 
 
-def _field(table: Mapping[str, Any], numbers: Mapping[str, int]) -> Field:
+def _field(
+    table: Mapping[str, Any], numbers: Mapping[str, int], texts: Mapping[str, bytes]
+) -> Field:
     def bound(name: str, default: int) -> int:
         value = table.get(name, default)
         return numbers[value] if isinstance(value, str) else int(value)
@@ -304,7 +336,9 @@ def _field(table: Mapping[str, Any], numbers: Mapping[str, int]) -> Field:
         max=bound("max", high),
         unit=table.get("unit", ""),
         enum=table.get("enum"),
-        const=None if const is None else const.encode(),
+        const=None if const is None else texts[const],
+        forbidden=bytes.fromhex(table.get("forbidden", "")),
+        refusal=table.get("refusal"),
         origin=table["origin"],
         about=table["about"],
     )
