@@ -1,0 +1,31 @@
+"""The load generator, built once for the tests of this folder."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).resolve().parents[1] / "loadgen"
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a build from clean sources, with warnings as errors."""
+    if shutil.which("gcc") is None or shutil.which("make") is None:
+        pytest.skip("no gcc or no make: the load generator is in C; apt install gcc make")
+    folder = tmp_path_factory.mktemp("loadgen")
+    for source in [*SOURCES.glob("*.[ch]"), SOURCES / "Makefile"]:
+        shutil.copy(source, folder)
+    done = subprocess.run(
+        ["make", "-C", folder], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="session")
+def loadgen(built: Path) -> Path:
+    return built / "loadgen"
