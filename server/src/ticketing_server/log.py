@@ -22,7 +22,8 @@ LINES_PER_S = 2.0
 _QUEUE_LINES_MAX = 10_000
 _VALUE_CHARS_MAX = 1_024
 
-Value = str | bytes | int | float | bool | None
+Item = str | bytes | int
+Value = Item | float | bool | None | tuple[Item, ...]
 
 
 def escape(value: bytes | str) -> str:
@@ -97,36 +98,43 @@ class EventLog:
         if LEVELS[level] < self._level:
             return
         when = self._wall_clock().isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        shown = {name: _shown(value) for name, value in (fields or {}).items()}
+        fields = fields or {}
+        text = " ".join(map(_shown, text.split()))
         if self._json:
-            record = {"time": when, "level": level, "event": event, **shown}
+            record: dict[str, object] = {"time": when, "level": level, "event": event}
+            record |= {name: _json_value(value) for name, value in fields.items()}
             if text:
                 record["text"] = text
-            self._write(json.dumps(record, ensure_ascii=True) + "\n")
+            self._write(json.dumps(record) + "\n")
             return
-        pairs = "".join(f" {name}={_as_text(value)}" for name, value in shown.items())
-        self._write(f"{when} {level} {event}{pairs}{': ' + _one_line(text) if text else ''}\n")
+        pairs = "".join(f" {name}={_text_value(value)}" for name, value in fields.items())
+        self._write(f"{when} {level} {event}{pairs}{': ' + text if text else ''}\n")
 
     def raw(self, text: str) -> None:
         """Write text as it is: the banner of a start."""
         self._write(text)
 
 
-def _shown(value: Value) -> str | int | float | bool | None:
+def _shown(value: str | bytes) -> str:
+    shown = escape(value)
+    return shown if len(shown) <= _VALUE_CHARS_MAX else shown[:_VALUE_CHARS_MAX] + "..."
+
+
+def _json_value(value: Value) -> object:
+    if isinstance(value, tuple):
+        return [_json_value(item) for item in value]
+    return _shown(value) if isinstance(value, (str, bytes)) else value
+
+
+def _text_value(value: Value) -> str:
+    if isinstance(value, tuple):
+        # A comma is escaped in here, so that one key with a comma does not look like two.
+        return ",".join(_text_value(item).replace(",", "\\x2c") for item in value) or "-"
     if isinstance(value, (str, bytes)):
-        shown = escape(value)
-        return shown if len(shown) <= _VALUE_CHARS_MAX else shown[:_VALUE_CHARS_MAX] + "..."
-    return value
-
-
-def _as_text(value: str | int | float | bool | None) -> str:
+        return _shown(value) or "-"
     if isinstance(value, float):
         return f"{value:.3f}"
-    return str(value) if value not in ("", None) else "-"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return "-" if value is None else str(value)
 
 
 class LineWriter:

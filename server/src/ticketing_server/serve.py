@@ -1,0 +1,162 @@
+"""A running server: listener, HTTP, TLS reload and log, put together from `Settings`."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import Callable, Coroutine
+from importlib.metadata import version
+from typing import Any
+
+from ticketing_server.addresses import Address
+from ticketing_server.engine import Event
+from ticketing_server.engine_events import log_engine_event
+from ticketing_server.http import HttpServer, Request, Site, host_names
+from ticketing_server.listener import Server
+from ticketing_server.log import EventLog
+from ticketing_server.metrics import MetricsPage, ShellState
+from ticketing_server.settings import Settings
+from ticketing_server.settings_load import reread_secrets
+from ticketing_server.status import StatusPage
+from ticketing_server.tls import TlsError, TlsReloader
+
+LAG_INTERVAL_S = 0.5
+LAG_SAMPLES = 20
+TLS_CHECK_INTERVAL_S = 2.0
+
+
+class BindError(Exception):
+    """An address can't be listened on; the text names the address and the reason."""
+
+
+class Service:
+    """Everything that one process serves; its calls are made on its event loop."""
+
+    def __init__(self, settings: Settings, log: EventLog) -> None:
+        """Load what TLS needs (TlsError where that fails); nothing is bound yet."""
+        self.settings = settings
+        self.log = log
+        self.tls = TlsReloader(settings.tls) if settings.tls is not None else None
+        self.state = ShellState(version("ticketing-server"), "python", settings.limits)
+        if self.tls is not None:
+            self.state.certificate_expiry_unix_s = self.tls.expires_unix_s
+        self.server = Server(
+            settings,
+            tls=self.tls.context if self.tls is not None else None,
+            on_event=self._on_event,
+        )
+        self.http_addresses: tuple[Address, ...] = ()
+        self._http = HttpServer(self._site())
+        self._http_listeners: list[asyncio.Server] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where clients of version 4 connect, with the ports that were taken."""
+        return tuple(self.server.addresses)
+
+    @property
+    def v3_addresses(self) -> tuple[Address, ...]:
+        """Where clients of version 3 connect."""
+        return tuple(self.server.v3_addresses)
+
+    async def start(self) -> None:
+        """Listen everywhere, or raise BindError and listen nowhere."""
+        try:
+            await self.server.start()
+            for address in self.settings.http_listen:
+                await self._listen_http(address)
+        except OSError as error:
+            await self.stop()
+            raise BindError(_why_not_bound(error)) from error
+        self._run(self._measure_lag())
+        if self.tls is not None:
+            self._run(self._watch_tls_files(self.tls))
+
+    async def drain(self) -> None:
+        """Send clients away and wait until they are gone; the listener bounds how long."""
+        self.log.always("info", "draining")
+        await self.server.drain()
+
+    async def stop(self) -> None:
+        """Close everything that is open."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for listener in self._http_listeners:
+            listener.close()
+        self._http.close()
+        await self.server.stop()
+
+    def reload(self) -> None:
+        """Read secrets and TLS files again; what can't be read stays as it was, and is logged."""
+        try:
+            secrets = reread_secrets(self.settings)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            self.log.always("error", "reload_failed", {"what": "secrets"}, text=reason)
+        else:
+            self.server.configure(self.settings.limits, secrets)
+            names = tuple(secret.name for secret in secrets)
+            self.log.always("info", "reloaded", {"what": "secrets", "names": names})
+        if self.tls is not None:
+            self._reload_tls(self.tls)
+
+    def _reload_tls(self, tls: TlsReloader) -> None:
+        try:
+            self.server.replace_tls(tls.reload())
+        except TlsError as error:
+            self.log.always("error", "reload_failed", {"what": "tls"}, text=str(error))
+            return
+        self.state.certificate_expiry_unix_s = tls.expires_unix_s
+        self.log.always("info", "reloaded", {"what": "tls"})
+
+    def _site(self) -> Site:
+        engine = self.server.engine
+        return Site(
+            metrics=MetricsPage(engine.counters, self.state),
+            status=StatusPage(engine, self.state, time.monotonic),
+            counters=engine.counters,
+            token=self.settings.http_token,
+            host_names=host_names(self.settings.http_host),
+            denied=self._on_http_denied,
+        )
+
+    async def _listen_http(self, address: Address) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            listener = await loop.create_server(self._http.connect, address.host, address.port)
+        except OSError as error:
+            raise OSError(error.errno, f"--http-listen {address}: {error.strerror}") from error
+        self._http_listeners.append(listener)
+        bound = (sock.getsockname()[:2] for sock in listener.sockets)
+        self.http_addresses += tuple(Address(host, port) for host, port in bound)
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(coroutine))
+
+    async def _measure_lag(self) -> None:
+        """Keep the worst lateness of a timer over the last `LAG_SAMPLES` intervals."""
+        loop = asyncio.get_running_loop()
+        samples: list[float] = []
+        while True:
+            due_s = loop.time() + LAG_INTERVAL_S
+            await asyncio.sleep(LAG_INTERVAL_S)
+            samples = [*samples[1 - LAG_SAMPLES :], max(0.0, loop.time() - due_s)]
+            self.state.loop_lag_s = max(samples)
+
+    async def _watch_tls_files(self, tls: TlsReloader) -> None:
+        while True:
+            await asyncio.sleep(TLS_CHECK_INTERVAL_S)
+            # A file system that hangs must not hang the event loop.
+            if await asyncio.to_thread(tls.changed):
+                self._reload_tls(tls)
+
+    def _on_event(self, event: Event) -> None:
+        log_engine_event(self.log, event, time.monotonic())
+
+    def _on_http_denied(self, reason: str, request: Request) -> None:
+        fields = {"path": request.path, "host": request.headers.get("host", "")}
+        self.log.event(time.monotonic(), "warning", f"http_{reason}", fields)
