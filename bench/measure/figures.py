@@ -1,0 +1,272 @@
+"""The figures: what is run in each round, and what is divided by what.
+
+A figure is a list of rounds; in each, the two sides run one after the other against servers
+that are already up, so that whatever the machine does meanwhile meets both. The ratio that
+counts is the median of the rounds' own ratios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from measure import load, servers
+from measure.servers import Running
+
+#: 10^6 held tickets and the pairs beside them need more than the default limits.
+WIDE_LIMITS = ("--max-held-keys", "2000000", "--max-waiters", "2000000")
+
+Round = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long and how often, and with which Python."""
+
+    python: str
+    rounds: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table; `measure` yields a round at a time, each side under its name."""
+
+    name: str
+    title: str
+    first: str
+    second: str
+    value: Callable[[dict[str, Any]], float]
+    unit: str
+    gate: float | None
+    at_least: bool
+    measure: Callable[[Plan], Iterator[Round]]
+    beside_redis: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median with the least and the most."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        """The spread of one value per round."""
+        return cls(median(values), min(values), max(values))
+
+
+@dataclass(slots=True)
+class Result:
+    """A figure measured."""
+
+    figure: Figure
+    rounds: list[Round] = field(default_factory=list)
+
+    def side(self, name: str, value: Callable[[dict[str, Any]], float] | None = None) -> Spread:
+        """The spread of one side's value, the figure's own unless another is given."""
+        return Spread.of([(value or self.figure.value)(each[name]) for each in self.rounds])
+
+    @property
+    def ratio(self) -> Spread:
+        """Second side over first, round by round."""
+        figure = self.figure
+        return Spread.of(
+            [
+                figure.value(each[figure.second]) / figure.value(each[figure.first])
+                for each in self.rounds
+            ]
+        )
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the median ratio is on the right side of the gate; None without a gate."""
+        if self.figure.gate is None:
+            return None
+        if self.figure.at_least:
+            return self.ratio.median >= self.figure.gate
+        return self.ratio.median <= self.figure.gate
+
+
+def requests_per_s(run: dict[str, Any]) -> float:
+    """Verified requests per second, an acquire and a release being two."""
+    return float(run["requests_per_s"])
+
+
+def server_cpu_us(run: dict[str, Any]) -> float:
+    """The server's CPU per request, kernel included."""
+    return float(run["server_cpu_us_per_request"])
+
+
+def rss_mb(when: str) -> Callable[[dict[str, Any]], float]:
+    """The server's resident memory at one of the generator's marks."""
+    return lambda run: float(run["server_rss_kib"][when]) * 1024 / 1e6
+
+
+@contextmanager
+def both(plan: Plan) -> Iterator[tuple[Running, Running]]:
+    """Redis and the server, up at the same time on the same core, one of them idle."""
+    with ExitStack() as stack:
+        peer = stack.enter_context(servers.redis())
+        ours = stack.enter_context(servers.ticketing(plan.python))
+        yield peer, ours
+
+
+def beside_redis(**options: Any) -> Callable[[Plan], Iterator[Round]]:
+    """The same job on both servers, turn by turn."""
+
+    def measure(plan: Plan) -> Iterator[Round]:
+        with both(plan) as (peer, ours):
+            for _ in range(plan.rounds):
+                yield {
+                    "redis": load.run(peer, seconds=plan.seconds, **options),
+                    "ticketing": load.run(ours, seconds=plan.seconds, **options),
+                }
+
+    return measure
+
+
+def two_loads(
+    first: tuple[str, dict[str, Any]], second: tuple[str, dict[str, Any]]
+) -> Callable[[Plan], Iterator[Round]]:
+    """Two jobs on one server, turn by turn."""
+
+    def measure(plan: Plan) -> Iterator[Round]:
+        with servers.ticketing(plan.python, *WIDE_LIMITS) as ours:
+            for _ in range(plan.rounds):
+                yield {
+                    name: load.run(ours, seconds=plan.seconds, **options)
+                    for name, options in (first, second)
+                }
+
+    return measure
+
+
+def memory_held(plan: Plan) -> Iterator[Round]:
+    """A fresh server in each round: idle, then with 10^5 tickets."""
+    for _ in range(plan.rounds):
+        with servers.ticketing(plan.python) as ours:
+            idle = load.run(ours, job="hold", hold=1, connections=1, in_flight=1)
+        with servers.ticketing(plan.python) as ours:
+            held = load.run(ours, job="hold", hold=100_000)
+        yield {"idle": idle, "held": held}
+
+
+def memory_of_distinct_keys(plan: Plan) -> Iterator[Round]:
+    """A fresh server in each round: the same few keys first, then 10^6 keys used once each."""
+    few = {"connections": 1, "in_flight": 64}
+    for _ in range(plan.rounds):
+        with servers.ticketing(plan.python) as ours:
+            yield {
+                "before": load.run(ours, requests=200_000, **few),
+                "after": load.run(ours, requests=2_000_000, distinct_keys=True, **few),
+            }
+
+
+def _redis_figure(name: str, title: str, gate: float | None, **options: Any) -> Figure:
+    return Figure(
+        name,
+        title,
+        "redis",
+        "ticketing",
+        requests_per_s,
+        "requests/s",
+        gate,
+        at_least=True,
+        measure=beside_redis(**options),
+        beside_redis=True,
+    )
+
+
+def _cpu_figure(
+    name: str,
+    title: str,
+    gate: float | None,
+    first: tuple[str, dict[str, Any]],
+    second: tuple[str, dict[str, Any]],
+) -> Figure:
+    return Figure(
+        name,
+        title,
+        first[0],
+        second[0],
+        server_cpu_us,
+        "µs CPU per request",
+        gate,
+        at_least=False,
+        measure=two_loads(first, second),
+    )
+
+
+def _waiters(keys: int) -> dict[str, Any]:
+    """10^5 slots on this many keys, granted in turn."""
+    return {"job": "contended", "keys": keys, "in_flight": 2000, "wait_ms": 600_000}
+
+
+FIGURES: tuple[Figure, ...] = (
+    _redis_figure("one-length", "50 × 64 in flight, keys of 10 bytes", 2.0, in_flight=64),
+    _redis_figure(
+        "mixed-lengths",
+        "50 × 64 in flight, keys of 8 to 40 bytes",
+        1.5,
+        in_flight=64,
+        key_bytes="8-40",
+    ),
+    _redis_figure("not-pipelined", "50 × 1 in flight", 0.85, in_flight=1),
+    _redis_figure("one-connection", "1 × 64 in flight", None, connections=1, in_flight=64),
+    _cpu_figure(
+        "contended",
+        "contended path: 320 keys, 10 waiters each",
+        4.0,
+        ("uncontended", {}),
+        ("contended", {"job": "contended", "keys": 320}),
+    ),
+    _cpu_figure(
+        "queue-growth",
+        "10^3 keys × 10 waiters → 10 keys × 10^4 waiters",
+        1.5,
+        ("short queues", {"job": "contended", "keys": 1000, "in_flight": 200}),
+        ("long queues", _waiters(10)),
+    ),
+    _cpu_figure(
+        "key-growth",
+        "10^3 → 10^6 other keys held",
+        1.5,
+        ("10^3 keys", {"hold": 1000, "lease_ms": 3_600_000}),
+        ("10^6 keys", {"hold": 1_000_000, "lease_ms": 3_600_000}),
+    ),
+    _cpu_figure(
+        "lease-spread",
+        "1 → 10^5 different leases and waits in use",
+        1.5,
+        ("one", {}),
+        ("10^5", {"lease_spread": 100_000}),
+    ),
+    Figure(
+        "memory-held",
+        "RSS idle → 10^5 tickets held",
+        "idle",
+        "held",
+        rss_mb("filled"),
+        "MB",
+        None,
+        at_least=False,
+        measure=memory_held,
+    ),
+    Figure(
+        "memory-distinct",
+        "RSS before → after 10^6 distinct keys, at most 64 held",
+        "before",
+        "after",
+        rss_mb("emptied"),
+        "MB",
+        1.1,
+        at_least=False,
+        measure=memory_of_distinct_keys,
+    ),
+)

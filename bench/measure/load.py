@@ -1,0 +1,44 @@
+"""Runs the load generator and reads its JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from measure.servers import GENERATOR_CPU, BenchError, Running
+
+FOLDER = Path(__file__).resolve().parents[1] / "loadgen"
+RUN_SECONDS_MAX = 300
+
+
+def build() -> None:
+    """Compile the generator if its sources are newer than it."""
+    try:
+        done = subprocess.run(
+            ["make", "--silent", "-C", str(FOLDER)], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError as error:
+        raise BenchError(
+            "the load generator is in C and there is no make: apt-get install gcc make"
+        ) from error
+    if done.returncode != 0:
+        raise BenchError(f"the load generator does not compile:\n{done.stdout}{done.stderr}")
+
+
+def run(server: Running, **options: str | int | float | bool) -> dict[str, Any]:
+    """One verified run against `server`; `options` are the generator's, with underscores."""
+    command = [str(FOLDER / "loadgen"), "--json", "--protocol", server.protocol]
+    command += ["--port", str(server.port), "--server-pid", str(server.pid)]
+    command += ["--cpu", str(GENERATOR_CPU)]
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        command += [flag] if value is True else [flag, str(value)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False
+    )
+    if done.returncode != 0:
+        raise BenchError(f"{' '.join(command)}\nended with {done.returncode}: {done.stderr}")
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
