@@ -76,6 +76,8 @@ def main() -> int:
     plan = Plan(arguments.python, arguments.rounds, arguments.seconds)
     where = machine.describe(arguments.python)
     where["redis"] = peer or "missing: nothing is compared with it"
+    ceiling = load.ceiling(plan.seconds)
+    where["generator"] = f"{ceiling / 1e6:.1f} M requests/s against a server that only answers"
     where["rounds"] = f"{plan.rounds} of {plan.seconds:g} s"
     results = [measure(figure, plan) for figure in figures]
     write(where, results)

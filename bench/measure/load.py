@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
-from measure.servers import GENERATOR_CPU, BenchError, Running
+from measure.servers import GENERATOR_CPU, SERVER_CPU, BenchError, Running
 
 FOLDER = Path(__file__).resolve().parents[1] / "loadgen"
 RUN_SECONDS_MAX = 300
@@ -25,6 +26,20 @@ def build() -> None:
         ) from error
     if done.returncode != 0:
         raise BenchError(f"the load generator does not compile:\n{done.stdout}{done.stderr}")
+
+
+def ceiling(seconds: float) -> float:
+    """Requests/s of the generator against a server that does nothing but answer."""
+    mirror = subprocess.Popen([FOLDER / "mirror"], stdout=subprocess.PIPE, text=True)
+    try:
+        os.sched_setaffinity(mirror.pid, {SERVER_CPU})
+        assert mirror.stdout is not None
+        port = int(mirror.stdout.readline())
+        figures = run(Running("ticketing", port, mirror.pid), seconds=seconds)
+        return float(figures["requests_per_s"])
+    finally:
+        mirror.kill()
+        mirror.communicate()
 
 
 def run(server: Running, **options: str | int | float | bool) -> dict[str, Any]:

@@ -196,3 +196,14 @@ def test_wrong_arguments_are_named(loadgen: Path, arguments: tuple[str, ...], sa
     done = run(loadgen, *arguments)
     assert done.returncode == USAGE
     assert said in " ".join(done.stderr.split())
+
+
+def test_the_mirror_answers_what_the_generator_accepts(built: Path) -> None:
+    with subprocess.Popen([built / "mirror"], stdout=subprocess.PIPE, text=True) as mirror:
+        try:
+            assert mirror.stdout is not None
+            port = int(mirror.stdout.readline())
+            figures = report(short_run(built / "loadgen", port, "--json"))
+        finally:
+            mirror.kill()
+    assert figures["verified"]["released"] == 100
