@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from importlib.metadata import version
 from typing import Any
 
@@ -70,7 +68,7 @@ class Service:
                 await self._listen_http(address)
         except OSError as error:
             await self.stop()
-            raise BindError(_why_not_bound(error)) from error
+            raise BindError(f"can't listen: {error.strerror or error}") from error
         self._run(self._measure_lag())
         if self.tls is not None:
             self._run(self._watch_tls_files(self.tls))

@@ -17,25 +17,29 @@ def files_needed(limits: Limits) -> int:
     return limits.connections + limits.handshakes + _FILES_BESIDE_CONNECTIONS
 
 
-def raise_file_limit(needed: int) -> str:
-    """Raise RLIMIT_NOFILE to `needed`; return "" or what the operator has to know."""
+def raise_file_limit(limits: Limits) -> str:
+    """Raise RLIMIT_NOFILE to what `limits` need; return "" or what the operator has to know."""
+    needed = files_needed(limits)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return ""
-    for wanted in ((needed, max(needed, hard)), (min(needed, hard), hard)):
-        if hard == resource.RLIM_INFINITY:
-            wanted = (needed, hard)
+    if hard == resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        return ""
+    # Only root may raise the hard limit; everybody may go up to it.
+    for new_hard in (max(hard, needed), hard):
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, wanted)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, new_hard), new_hard))
         except (OSError, ValueError):
             continue
-        soft = wanted[0]
+        soft = min(needed, new_hard)
         break
     if soft >= needed:
         return ""
     return (
         f"the limits need {needed} open files and the system allows {soft}: raise LimitNOFILE"
-        f" (ulimit -n) or lower --max-connections to {max(1, soft - _FILES_BESIDE_CONNECTIONS)}"
+        f" (ulimit -n) or lower --max-connections and --max-handshakes"
+        f" (now {limits.connections} and {limits.handshakes})"
     )
 
 

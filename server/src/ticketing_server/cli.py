@@ -1,0 +1,182 @@
+"""The command `ticketing-server`: reads settings, runs until a signal, says what went wrong.
+
+Exit codes: 0 drained, 1 a bug, 2 wrong settings, 3 an address can't be listened on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from ticketing_server import banner, service
+from ticketing_server.event_loop import loop_factory
+from ticketing_server.log import EventLog, LineWriter
+from ticketing_server.secret_file import new_secret
+from ticketing_server.serve import BindError, Service
+from ticketing_server.settings import SETTINGS, Settings
+from ticketing_server.settings_load import SECRET_ENV, Given, SettingsError, gather, load
+from ticketing_server.tls import TlsError
+
+EXIT_DRAINED, EXIT_BUG, EXIT_SETTINGS, EXIT_BIND = 0, 1, 2, 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with `argv` (the process's own) and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    if arguments.command == "secret":
+        print(new_secret())
+        return 0
+    try:
+        given = gather({s.name: getattr(arguments, s.name) or () for s in SETTINGS}, os.environ)
+        settings = load(given)
+        make_loop = loop_factory(settings)
+    except SettingsError as error:
+        return _refuse(error)
+    if arguments.print_settings:
+        print(_settings_text(given, settings), end="")
+        return 0
+    writer = LineWriter()
+    log = EventLog(writer.write, style=settings.log_format, level=settings.log_level)
+    try:
+        with asyncio.Runner(loop_factory=make_loop) as runner:
+            return runner.run(_run(settings, log, only_check=arguments.check))
+    except TlsError as error:
+        return _refuse(error)
+    except BindError as error:
+        _say(f"ticketing-server: {error}")
+        return EXIT_BIND
+    except Exception:
+        _say(f"ticketing-server: this is a bug, please report it:\n{traceback.format_exc()}")
+        return EXIT_BUG
+    finally:
+        writer.close()
+
+
+def _refuse(error: Exception) -> int:
+    _say(f"ticketing-server: {error}")
+    return EXIT_SETTINGS
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ticketing-server",
+        description="A lock server. Without any setting it serves this machine only.",
+        epilog="Each setting is also an environment variable: --max-lease is TICKETING_MAX_LEASE."
+        " Exit codes: 0 drained, 1 bug, 2 wrong settings, 3 can't listen.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "command", nargs="?", choices=["secret"], help="secret: print a new, good secret and end"
+    )
+    parser.add_argument("--version", action="version", version=version("ticketing-server"))
+    parser.add_argument(
+        "--check", action="store_true", help="say whether the server would start, and end"
+    )
+    parser.add_argument(
+        "--print-settings",
+        action="store_true",
+        help="print every setting with its value and where that comes from, and end",
+    )
+    for setting in SETTINGS:
+        default = f" (default {setting.default})" if setting.default else ""
+        parser.add_argument(
+            setting.flag,
+            dest=setting.name,
+            action="append",
+            metavar="VALUE",
+            help=f"{setting.about}; takes {setting.takes}{default}".replace("%", "%%"),
+        )
+    return parser
+
+
+def _settings_text(given: Given, settings: Settings) -> str:
+    """A line per setting: name, value, where it comes from; never a secret."""
+    rows = [(s.name, given.text(s.name) or "-", given.source(s.name)) for s in SETTINGS]
+    names = ",".join(secret.name for secret in settings.secrets)
+    rows.append(("secrets", names or "-", "env" if given.env.get(SECRET_ENV) else "secret-file"))
+    effective = ",".join(map(str, settings.http_listen)) or "off"
+    rows = [
+        (name, effective if name == "http-listen" else value, source)
+        for name, value, source in rows
+    ]
+    return "".join(f"{name:<20} {value:<28} {source}\n" for name, value, source in rows)
+
+
+async def _run(settings: Settings, log: EventLog, *, only_check: bool) -> int:
+    for warning in (*settings.warnings, service.raise_file_limit(settings.limits)):
+        if warning:
+            log.always("warning", "settings", text=warning)
+    running = Service(settings, log)
+    if only_check:
+        await running.start()
+        await running.stop()
+        print("ticketing-server would start")
+        return EXIT_DRAINED
+    stop_asked = asyncio.Event()
+    notify_socket = service.notify_socket()
+    _handle_signals(running, stop_asked, notify_socket)
+    await running.start()
+    # What lives as long as the process need not be looked at by each collection.
+    gc.collect()
+    gc.freeze()
+    _announce(running, log)
+    if settings.ready_file is not None:
+        _write_ready_file(settings.ready_file, running)
+    service.notify("READY=1", notify_socket)
+    try:
+        await stop_asked.wait()
+        service.notify("STOPPING=1", notify_socket)
+        await running.drain()
+        await running.stop()
+    finally:
+        if settings.ready_file is not None:
+            settings.ready_file.unlink(missing_ok=True)
+    log.always("info", "stopped")
+    return EXIT_DRAINED
+
+
+def _announce(running: Service, log: EventLog) -> None:
+    if running.settings.log_format == "json":
+        log.always("info", "started", banner.fields(running))
+    else:
+        log.raw(banner.text(running))
+
+
+def _write_ready_file(path: Path, running: Service) -> None:
+    """Write it whole or not at all, so that a script that sees it can read it."""
+    lines = [f"{name}={value}\n" for name, value in banner.ready_lines(running)]
+    part = path.with_name(path.name + ".part")
+    part.write_text("".join(lines))
+    part.replace(path)
+
+
+def _handle_signals(running: Service, stop_asked: asyncio.Event, notify_socket: str) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stop(number: signal.Signals) -> None:
+        if stop_asked.is_set():
+            # Whoever asks twice doesn't want to wait; the exit status names the signal.
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        stop_asked.set()
+
+    def reload() -> None:
+        service.notify_reloading(notify_socket)
+        running.reload()
+        service.notify("READY=1", notify_socket)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    loop.add_signal_handler(signal.SIGHUP, reload)

@@ -1,0 +1,333 @@
+"""A real server for other people's tests, in a thread or in a process of its own.
+
+::
+
+    with ServerThread(secret="something long", max_lease="10s") as server:
+        connect(server.url, secret=server.secret)
+
+Keywords are settings with `_` for `-`, as text like that of the flags; ports are free ones
+unless given. `pytest` users get the fixtures of `ticketing_server.pytest_plugin`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from ticketing_server.banner import ready_lines
+from ticketing_server.engine import Counters
+from ticketing_server.event_loop import loop_factory
+from ticketing_server.log import EventLog
+from ticketing_server.serve import Service
+from ticketing_server.settings import BY_NAME, Settings
+from ticketing_server.settings_load import SECRET_ENV, gather, load
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+_Result = TypeVar("_Result")
+
+
+class _TestServer:
+    """What thread and process have in common: where to connect."""
+
+    def __init__(self, secret: str = "", **settings: str) -> None:
+        self.secret = secret
+        unknown = [name for name in settings if name.replace("_", "-") not in BY_NAME]
+        if unknown:
+            raise TypeError(f"no such setting: {', '.join(unknown)}")
+        self._flags = {"listen": "127.0.0.1:0", "http-listen": "127.0.0.1:0"}
+        self._flags |= {name.replace("_", "-"): text for name, text in settings.items()}
+        self._ready: list[tuple[str, str]] = []
+
+    def start(self) -> None:
+        """Start, and return when clients can connect."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Drain and stop; without effect on one that is stopped."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def values(self, name: str) -> list[str]:
+        """The lines of the ready file that have this name."""
+        return [value for key, value in self._ready if key == name]
+
+    @property
+    def url(self) -> str:
+        """What a client's `connect` takes."""
+        return self.values("url")[0]
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the first TCP address for clients."""
+        return _host_and_port(next(a for a in self.values("listen") if a[:5] != "unix:"))
+
+    @property
+    def v3_address(self) -> tuple[str, int]:
+        """Host and port of the first TCP address for clients of version 3."""
+        return _host_and_port(next(a for a in self.values("listen-v3") if a[:5] != "unix:"))
+
+    @property
+    def http_url(self) -> str:
+        """Begin of every URL of the HTTP pages, without a slash at the end."""
+        return f"http://{self.values('http-listen')[0]}"
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+class ServerThread(_TestServer):
+    """A server on an event loop of its own in a thread of this process.
+
+    What it logs is in `log_lines`. Start, stop and the other calls are for one thread.
+    """
+
+    def __init__(self, secret: str = "", **settings: str) -> None:
+        """Take a secret and settings; SettingsError comes from `start`."""
+        super().__init__(secret, **settings)
+        self.log_lines: list[str] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._service: Service | None = None
+        self._thread: threading.Thread | None = None
+        self._started = threading.Event()
+        self._stop: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Start, and return when clients can connect; raises what kept it from starting."""
+        self._thread = threading.Thread(target=self._main, name="ticketing-server", daemon=True)
+        self._thread.start()
+        if not self._started.wait(START_TIMEOUT_S):
+            raise TimeoutError(f"the server did not start in {START_TIMEOUT_S:.0f} s")
+        if self._failure is not None:
+            self._thread.join(STOP_TIMEOUT_S)
+            raise self._failure
+
+    def stop(self) -> None:
+        """Drain and stop; raises what went wrong meanwhile, if anything did."""
+        if self._thread is None or self._loop is None or self._stop is None:
+            return
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(STOP_TIMEOUT_S)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the server did not stop in {STOP_TIMEOUT_S:.0f} s")
+        self._thread = None
+        if self._failure is not None:
+            raise self._failure
+
+    def call(self, what: Callable[[Service], _Result]) -> _Result:
+        """Call `what` with the running `Service` on its event loop, and return what it returns."""
+        service, loop = self._service, self._loop
+        if service is None or loop is None:
+            raise RuntimeError("the server was not started")
+
+        async def run() -> _Result:
+            return what(service)
+
+        return asyncio.run_coroutine_threadsafe(run(), loop).result(STOP_TIMEOUT_S)
+
+    def counters(self) -> Counters:
+        """The numbers behind the metrics."""
+        return self.call(lambda service: service.server.engine.counters())
+
+    def reload(self) -> None:
+        """Do what SIGHUP does."""
+        self.call(lambda service: service.reload())
+
+    def _main(self) -> None:
+        try:
+            env = {SECRET_ENV: self.secret} if self.secret else {}
+            settings = load(gather({name: [text] for name, text in self._flags.items()}, env))
+            with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
+                runner.run(self._serve(settings))
+        except BaseException as error:
+            self._failure = error
+        self._started.set()
+
+    async def _serve(self, settings: Settings) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        log = EventLog(self.log_lines.append, style=settings.log_format, level=settings.log_level)
+        service = Service(settings, log)
+        await service.start()
+        self._service = service
+        self._ready = ready_lines(service)
+        self._started.set()
+        await self._stop.wait()
+        await service.drain()
+        await service.stop()
+
+
+class ServerProcess(_TestServer):
+    """A server in a process of its own; its log is the text `log`."""
+
+    def __init__(self, secret: str = "", env: Mapping[str, str] | None = None, **settings: str):
+        """Take a secret, further environment variables, and settings."""
+        super().__init__(secret, **settings)
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("TICKETING_")}
+        self._env = {**inherited, **({SECRET_ENV: secret} if secret else {}), **(env or {})}
+        self._folder = tempfile.TemporaryDirectory(prefix="ticketing-")
+        self._log_path = Path(self._folder.name, "log")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        """What it has logged so far."""
+        return self._log_path.read_text(errors="replace")
+
+    def start(self) -> None:
+        """Start, and return when clients can connect; RuntimeError with the log if it ends."""
+        ready_file = Path(self._folder.name, "ready")
+        flags = {"ready-file": str(ready_file), **self._flags}
+        argv = [part for name, text in flags.items() for part in (BY_NAME[name].flag, text)]
+        with self._log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ticketing_server", *argv],
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        ready_path = Path(flags["ready-file"])
+        give_up_s = time.monotonic() + START_TIMEOUT_S
+        while not ready_path.exists():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"it ended with {self.process.returncode}:\n{self.log}")
+            if time.monotonic() > give_up_s:
+                self.kill()
+                raise TimeoutError(f"not ready in {START_TIMEOUT_S:.0f} s:\n{self.log}")
+            time.sleep(0.01)
+        lines = ready_path.read_text().splitlines()
+        self._ready = [(name, value) for name, _, value in (s.partition("=") for s in lines)]
+
+    def stop(self) -> None:
+        """Send SIGTERM, wait for the end, and forget the log's file."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+        self._folder.cleanup()
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait for the end."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(STOP_TIMEOUT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """Files of a certificate authority and of two certificates that it signed, in PEM."""
+
+    ca: Path
+    server_cert: Path
+    server_key: Path
+    client_cert: Path
+    client_key: Path
+
+
+def make_certificates(folder: Path, *, valid_for: timedelta = timedelta(days=30)) -> Certificates:
+    """Make an authority, a server's certificate (localhost, loopback) and a client's.
+
+    A negative `valid_for` makes expired ones. Needs the package `cryptography`.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    now = datetime.now(UTC)
+    since, until = min(now, now + 2 * valid_for) - timedelta(minutes=5), now + valid_for
+
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    def save(key: ec.EllipticCurvePrivateKey, cert: x509.Certificate, stem: str) -> None:
+        pem = serialization.Encoding.PEM
+        (folder / f"{stem}.pem").write_bytes(cert.public_bytes(pem))
+        key_path = folder / f"{stem}.key"
+        key_path.touch(0o600)
+        key_path.write_bytes(
+            key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        )
+
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+
+    def sign(subject: str, key: ec.EllipticCurvePrivateKey, *, is_ca: bool) -> x509.Certificate:
+        names: list[x509.GeneralName] = [x509.DNSName("localhost")]
+        names += [x509.IPAddress(ip_address(text)) for text in ("127.0.0.1", "::1")]
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name(subject))
+            .issuer_name(name("Ticketing test authority"))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(since)
+            .not_valid_after(until)
+            .add_extension(x509.BasicConstraints(is_ca, None), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
+                critical=False,
+            )
+        )
+        if is_ca:
+            usage = x509.KeyUsage(
+                digital_signature=False,
+                content_commitment=False,
+                key_encipherment=False,
+                data_encipherment=False,
+                key_agreement=False,
+                key_cert_sign=True,
+                crl_sign=True,
+                encipher_only=False,
+                decipher_only=False,
+            )
+            builder = builder.add_extension(usage, critical=True)
+        else:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        return builder.sign(authority_key, hashes.SHA256())
+
+    save(authority_key, sign("Ticketing test authority", authority_key, is_ca=True), "ca")
+    for stem in ("server", "client"):
+        key = ec.generate_private_key(ec.SECP256R1())
+        save(key, sign(stem, key, is_ca=False), stem)
+    return Certificates(
+        folder / "ca.pem",
+        folder / "server.pem",
+        folder / "server.key",
+        folder / "client.pem",
+        folder / "client.key",
+    )
