@@ -15,6 +15,7 @@ the order in which it was fed. The `now_ns` of the other calls is when the turn'
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
@@ -145,12 +146,7 @@ class Histogram:
 
     def add(self, value_ns: int) -> None:
         """Count one sample."""
-        place = 0
-        for bound in self.bounds_ns:
-            if value_ns <= bound:
-                break
-            place += 1
-        self.counts[place] += 1
+        self.counts[bisect_left(self.bounds_ns, value_ns)] += 1
         self.sum_ns += value_ns
 
 

@@ -1,0 +1,136 @@
+"""Due times of very many things, most of which end before they are due.
+
+A lock server begins and drops a lease with every request, and only few of them ever run out.
+So adding and removing is one dict operation each, and order is found only where it is needed:
+times are cut into buckets of 67 ms, a bucket is an unordered dict, and only when its time has
+come are its items sorted into a heap. The cost depends neither on how many different lengths are
+in use nor on how many things are pending, and an emptied bucket is dropped as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Any, Generic, TypeVar
+
+ItemT = TypeVar("ItemT")
+OrderT = TypeVar("OrderT")
+
+_BUCKET_BITS = 26
+_SWEEP_BUCKETS_MIN = 1024
+
+
+class _NearBucket(dict[OrderT, ItemT]):
+    """What is due so soon that each item goes straight into the heap."""
+
+    __slots__ = ("_due_ns", "_heap", "_serials")
+
+    def __init__(
+        self,
+        heap: list[tuple[int, Any, int, dict[OrderT, ItemT]]],
+        due_ns: Callable[[ItemT], int],
+        serials: count[int],
+    ) -> None:
+        super().__init__()
+        self._heap = heap
+        self._due_ns = due_ns
+        self._serials = serials
+
+    def __setitem__(self, order: OrderT, item: ItemT) -> None:
+        super().__setitem__(order, item)
+        heappush(self._heap, (self._due_ns(item), order, next(self._serials), self))
+
+
+class Deadlines(Generic[OrderT, ItemT]):
+    """Items by due time, and at the same time by an order of their own (token, join number).
+
+    The caller adds with ``bucket(deadline)[order] = item``, keeps the bucket beside the item and
+    removes with ``del kept_bucket[order]``; an item's deadline changes by removing and adding.
+    A bucket that `bucket` returned takes new items until the next call of `open`.
+    """
+
+    def __init__(self, due_ns: Callable[[ItemT], int]) -> None:
+        self._due_ns = due_ns
+        self._opened = -1
+        self._far: dict[int, dict[OrderT, ItemT]] = {}
+        self._far_order: list[int] = []
+        self._near: list[tuple[int, Any, int, dict[OrderT, ItemT]]] = []
+        self._serials = count()
+        self._near_bucket: _NearBucket[OrderT, ItemT] = _NearBucket(
+            self._near, due_ns, self._serials
+        )
+        self._sweep_at = _SWEEP_BUCKETS_MIN
+
+    def bucket(self, deadline_ns: int) -> dict[OrderT, ItemT]:
+        """Return the dict that items due at this time belong into."""
+        place = deadline_ns >> _BUCKET_BITS
+        if place <= self._opened:
+            return self._near_bucket
+        bucket = self._far.get(place)
+        if bucket is None:
+            bucket = self._far[place] = {}
+            heappush(self._far_order, place)
+        return bucket
+
+    def open(self, now_ns: int) -> None:
+        """Make everything due until now, and shortly after, ready for `first_due`."""
+        opened = now_ns >> _BUCKET_BITS
+        if opened > self._opened:
+            self._opened = opened
+        while self._far_order and self._far_order[0] <= self._opened:
+            bucket = self._far.pop(heappop(self._far_order))
+            for order, item in bucket.items():
+                entry = (self._due_ns(item), order, next(self._serials), bucket)
+                heappush(self._near, entry)
+        if len(self._far) > self._sweep_at:
+            self._sweep()
+
+    def first_due(self) -> int | None:
+        """Return the earliest deadline among what is opened, None if there is none."""
+        near = self._near
+        while near:
+            deadline, order, _, bucket = near[0]
+            item = bucket.get(order)
+            if item is not None and self._due_ns(item) == deadline:
+                return deadline
+            heappop(near)
+        return None
+
+    def take_first(self) -> ItemT:
+        """Remove and return the item that `first_due` told of."""
+        _, order, _, bucket = heappop(self._near)
+        return bucket.pop(order)
+
+    def wake_at(self) -> int | None:
+        """Return when to look again at the latest, None if nothing is pending.
+
+        It is never later than the earliest deadline, and earlier by at most one bucket.
+        """
+        due = self.first_due()
+        if due is not None:
+            return due
+        order = self._far_order
+        while order:
+            if self._far[order[0]]:
+                return order[0] << _BUCKET_BITS
+            del self._far[heappop(order)]
+        return None
+
+    def has(self, order: OrderT) -> bool:
+        """Whether an item with this order is pending; costs a look into every bucket."""
+        return any(
+            order in bucket
+            for bucket in (
+                self._near_bucket,
+                *self._far.values(),
+                *{id(entry[3]): entry[3] for entry in self._near}.values(),
+            )
+        )
+
+    def _sweep(self) -> None:
+        """Drop emptied buckets, so that memory follows what is pending, not what ever was."""
+        self._far = {place: bucket for place, bucket in self._far.items() if bucket}
+        self._far_order = list(self._far)
+        heapify(self._far_order)
+        self._sweep_at = max(_SWEEP_BUCKETS_MIN, 2 * len(self._far))

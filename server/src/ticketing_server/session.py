@@ -1,0 +1,158 @@
+"""One connection without I/O: handshake and framing, bytes in, commands and bytes out.
+
+A session is a face of the lock table: `Session` here speaks version 4, `session_v3` version 3, and
+the engine drives both through `Face`. What concerns other connections too (take-over, limits) or
+time is the engine's part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from ticketing_server import auth, wire
+from ticketing_server import constants_gen as c
+from ticketing_server.auth import Secrets
+from ticketing_server.wire import BadFrame, Command
+
+
+class Authority(NamedTuple):
+    """What a handshake is judged by and answered with."""
+
+    secrets: Secrets
+    keepalive_s: int
+
+
+class Welcome(NamedTuple):
+    """A handshake that succeeded."""
+
+    client_id: bytes
+    number: int
+    """The client's own number of this connection; 0 for version 3."""
+    label: bytes
+    secret: str
+    """Name of the secret that matched."""
+    frame: bytes
+    """What the server answers."""
+
+
+class Closing(Exception):
+    """The connection is to be closed, with this error as its last frame.
+
+    After `delay_ms`; nothing it sends meanwhile counts.
+    """
+
+    def __init__(
+        self, code: int, text: str, request_id: bytes = wire.NO_REQUEST, delay_ms: int = 0
+    ) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.request_id = request_id
+        self.delay_ms = delay_ms
+
+
+class Received(NamedTuple):
+    """What a buffer of a welcomed connection held."""
+
+    commands: Sequence[Command]
+    closing: Closing | None
+    """Why it is to be closed after these commands, if it is."""
+
+
+class Face(Protocol):
+    """One connection's protocol, as the engine drives it."""
+
+    greeting: bytes
+    leaves: bool
+    """Whether its waiters leave at once when it ends."""
+    silent_is_dead: bool
+    """Whether three keepalive_s without a byte close it."""
+
+    def handshake(self, data: bytes, authority: Authority) -> Welcome | None:
+        """Take bytes before the welcome; None while some are missing. Raises Closing.
+
+        What follows the handshake in `data` is kept for the first `receive`.
+        """
+
+    def receive(self, data: bytes, out: list[bytes]) -> Received:
+        """Take bytes after the welcome. What the table has no part in is answered into `out`."""
+
+    def render(self, out: list[bytes]) -> bytes:
+        """Make bytes of the table's reply frames (and of what `receive` put into `out`)."""
+
+    def last_words(self, closing: Closing) -> bytes:
+        """Return the bytes that tell the peer why it is closed; empty for a bare close."""
+
+    def farewell(self) -> bytes:
+        """Return the bytes that send a welcomed client away when the server drains."""
+
+
+class Session:
+    """Version 4."""
+
+    __slots__ = ("_entropy", "_rest", "greeting")
+
+    leaves = False
+    silent_is_dead = True
+
+    def __init__(self, entropy: bytes) -> None:
+        nonce, self._entropy = entropy[: auth.NONCE_BYTES], entropy[auth.NONCE_BYTES :]
+        self.greeting = auth.greeting(c.MODE_STANDALONE, c.SLOT_STANDALONE, nonce)
+        self._rest = b""
+
+    def handshake(self, data: bytes, authority: Authority) -> Welcome | None:
+        """Take bytes of a hello; see `Face.handshake`."""
+        data = self._rest + data
+        try:
+            read = wire.read_hello(data)
+        except BadFrame as bad:
+            raise Closing(c.ERROR_BAD_FRAME, bad.text) from None
+        if read is None:
+            self._rest = data
+            return None
+        if isinstance(read, int):
+            raise Closing(c.ERROR_BAD_VERSION, f"version: takes {c.PROTOCOL_VERSION}")
+        hello, used = read
+        self._rest = data[used:]
+        covered = hello.covered()
+        matched = authority.secrets.match(
+            hello.mac, lambda secret: auth.client_mac(secret, self.greeting, covered)
+        )
+        if matched is None:
+            delay_ms = auth.refusal_delay_ms(self._entropy)
+            text = "mac: fits none of the server's secrets"
+            raise Closing(c.ERROR_AUTH_FAILED, text, delay_ms=delay_ms)
+        name, secret = matched
+        frame = self._welcome(secret, hello.client_nonce, authority.keepalive_s)
+        return Welcome(hello.client_id, hello.number, hello.label, name, frame)
+
+    def _welcome(self, secret: bytes, client_nonce: bytes, keepalive_s: int) -> bytes:
+        role, leader = c.ROLE_STANDALONE, b""
+        fields = wire.welcome_fields(role, keepalive_s, auth.FINGERPRINT_STANDALONE)
+        proof = auth.proof(secret, self.greeting, client_nonce, fields, leader)
+        return wire.welcome(fields, proof, leader)
+
+    def receive(self, data: bytes, out: list[bytes]) -> Received:
+        """Take bytes of requests; see `Face.receive`."""
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        commands, used, bad = wire.split(data, out)
+        if used != len(data):
+            if bad is not None:
+                return Received(commands, Closing(c.ERROR_BAD_FRAME, bad.text, bad.request_id))
+            self._rest = data[used:]
+        return Received(commands, None)
+
+    def render(self, out: list[bytes]) -> bytes:
+        """Join the table's frames, which are this version's."""
+        return b"".join(out)
+
+    def last_words(self, closing: Closing) -> bytes:
+        """Return the frame E."""
+        return wire.error(closing.code, closing.text, closing.request_id)
+
+    def farewell(self) -> bytes:
+        """Return the frame L that knows no leader."""
+        return wire.leader(b"")
