@@ -87,6 +87,58 @@ class ErrorCode:
 
 
 @dataclass(frozen=True)
+class Requirement:
+    """One testable behaviour."""
+
+    id: str
+    side: str
+    level: str
+    text: str
+
+    @property
+    def area(self) -> str:
+        return self.id.split("-")[1]
+
+
+@dataclass(frozen=True)
+class MalformedCase:
+    """A way to spoil a frame, and the layer that rejects it; `spoil` None cannot be one frame."""
+
+    id: str
+    side: str
+    layer: str
+    spoil: str | None
+    error: str | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Transition:
+    source: str
+    on: str
+    target: str
+    does: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A state machine as a table; the first state is the one it begins in."""
+
+    name: str
+    about: str
+    states: tuple[tuple[str, str], ...]
+    transitions: tuple[Transition, ...]
+
+
+@dataclass(frozen=True)
+class Metric:
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    about: str
+
+
+@dataclass(frozen=True)
 class Field:
     """A field; min and max bound an integer's value, a tail's bytes, a set's keys."""
 
@@ -176,6 +228,10 @@ class Spec:
     digests: tuple[Digest, ...]
     preambles: tuple[Frame, ...]
     frames: tuple[Frame, ...]
+    requirements: tuple[Requirement, ...]
+    malformed: tuple[MalformedCase, ...]
+    machines: tuple[Machine, ...]
+    metrics: tuple[Metric, ...]
 
     def constant(self, name: str) -> int:
         for constant in self.constants:
@@ -295,6 +351,25 @@ def build_spec(file: str, data: bytes, raw: dict[str, Any]) -> Spec:
         digests=digests,
         preambles=_frames(raw.get("preamble", []), numbers, texts),
         frames=_frames(raw.get("frame", []), numbers, texts),
+        requirements=tuple(Requirement(**r) for r in raw.get("requirement", [])),
+        malformed=tuple(
+            MalformedCase(m["id"], m["side"], m["layer"], m.get("spoil"), m.get("error"), m["why"])
+            for m in raw.get("malformed", [])
+        ),
+        machines=tuple(_machine(m) for m in raw.get("machine", [])),
+        metrics=tuple(
+            Metric(m["name"], m["type"], tuple(m["labels"]), m["about"])
+            for m in raw.get("metric", [])
+        ),
+    )
+
+
+def _machine(table: Mapping[str, Any]) -> Machine:
+    return Machine(
+        table["name"],
+        table["about"],
+        tuple((s["name"], s["about"]) for s in table["states"]),
+        tuple(Transition(t["from"], t["on"], t["to"], t["does"]) for t in table["transitions"]),
     )
 
 
