@@ -197,8 +197,11 @@ class Engine(Protocol):
     def feed(self, connection: int, data: bytes, now_ns: int) -> None:
         """Take what one read of the socket gave. No effect on a connection that was closed."""
 
+    def eof(self, connection: int) -> None:
+        """The peer will send nothing more: what was read is answered, then the engine closes."""
+
     def close(self, connection: int) -> None:
-        """The peer has closed or the socket failed: nothing can be read or written any more."""
+        """The socket is gone: nothing can be read or written any more."""
 
     def pause(self, connection: int, now_ns: int) -> None:
         """The connection owes more than `Limits.unsent_bytes`; the shell stopped reading it.

@@ -322,7 +322,7 @@ class LockTable:
         wait_ms, lease_ms = _WAIT_AND_LEASE.unpack(word)
         if not c.LEASE_MS_MIN <= lease_ms <= self._limits.max_lease_ms:
             return self._refuse_lease(link, op, request_id, lease_ms)
-        held = self._ticket_of(keys[0])
+        held = self.ticket_of(keys[0])
         if held and held[1] == link.client and held[2] == request_id and keys_of(held) == keys:
             self._lease_again(held, lease_ms, now)
             link.out += GRANTED, request_id, held[0], NOT_WAITED
@@ -349,7 +349,7 @@ class LockTable:
         return True
 
     def _release(self, link: Link, request_id: bytes, token: bytes, key: bytes, now: int) -> None:
-        ticket = self._ticket_of(key)
+        ticket = self.ticket_of(key)
         if ticket is None or ticket[0] != token:
             link.out += NOT_HELD, request_id
             self.results["release", "not_held"] += 1
@@ -362,7 +362,7 @@ class LockTable:
         self, link: Link, request_id: bytes, token: bytes, keys: tuple[bytes, ...], now: int
     ) -> None:
         op = "release" if len(keys) == 1 else "release_set"
-        ticket = self._ticket_of(keys[0])
+        ticket = self.ticket_of(keys[0])
         if ticket is not None and ticket[0] == token and keys_of(ticket) == keys:
             link.out += RELEASED, request_id
             self.results[op, "released"] += 1
@@ -378,7 +378,7 @@ class LockTable:
         (lease_ms,) = _U32.unpack_from(tail)
         if not c.LEASE_MS_MIN <= lease_ms <= self._limits.max_lease_ms:
             return self._refuse_lease(link, "extend", request_id, lease_ms)
-        ticket = self._ticket_of(tail[_LEASE_BYTES:])
+        ticket = self.ticket_of(tail[_LEASE_BYTES:])
         if ticket is None or ticket[0] != token:
             link.out += NOT_HELD, request_id
             self.results["extend", "not_held"] += 1
@@ -400,7 +400,7 @@ class LockTable:
                 self.wait["cancelled"].add(now - waiter.arrived_ns)
                 self._leave(waiter)
                 self._hand_on(waiter.keys, now)
-        ticket = self._ticket_of(key)
+        ticket = self.ticket_of(key)
         if ticket is not None and ticket[1] == link.client and ticket[2] == acquire_id:
             self._end_by(link, ticket, now)
 
@@ -418,7 +418,7 @@ class LockTable:
         self._hand_on(keys, now)
 
     def _force_release(self, token: bytes, key: bytes, now: int) -> None:
-        ticket = self._ticket_of(key)
+        ticket = self.ticket_of(key)
         if ticket is not None and ticket[0] == token:
             self._tell("force_released", ticket, now)
             self._end(ticket, "operator", now)
@@ -427,7 +427,8 @@ class LockTable:
 
     # Tickets
 
-    def _ticket_of(self, key: bytes) -> Ticket | None:
+    def ticket_of(self, key: bytes) -> Ticket | None:
+        """Return the ticket that holds a key, if any."""
         slot = self.slots.get(key)
         return slot.holder if isinstance(slot, Queue) else slot
 

@@ -84,6 +84,9 @@ class Face(Protocol):
     def last_words(self, closing: Closing) -> bytes:
         """Return the bytes that tell the peer why it is closed; empty for a bare close."""
 
+    def refused(self, frame: bytes) -> bytes:
+        """Return the bytes for a frame E of the table that closes; empty for a bare close."""
+
     def farewell(self) -> bytes:
         """Return the bytes that send a welcomed client away when the server drains."""
 
@@ -152,6 +155,10 @@ class Session:
     def last_words(self, closing: Closing) -> bytes:
         """Return the frame E."""
         return wire.error(closing.code, closing.text, closing.request_id)
+
+    def refused(self, frame: bytes) -> bytes:
+        """Return the table's frame as it is."""
+        return frame
 
     def farewell(self) -> bytes:
         """Return the frame L that knows no leader."""

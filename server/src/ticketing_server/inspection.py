@@ -1,0 +1,147 @@
+"""What administration and metrics see of an engine: pages of its state, and its counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import nsmallest
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Literal
+
+from ticketing_server.engine import (
+    ConnectionInfo,
+    Counters,
+    Info,
+    Inspected,
+    KeyInfo,
+    TicketInfo,
+    WaiterInfo,
+)
+from ticketing_server.lock_table import LockTable, Ticket, keys_of
+from ticketing_server.queues import Queue, Waiter
+
+if TYPE_CHECKING:
+    from ticketing_server.standalone import StandaloneEngine
+
+
+def inspect(
+    engine: StandaloneEngine, what: Inspected, after: bytes | int | None, limit: int
+) -> list[Info]:
+    """Return one page; see `Engine.inspect`."""
+    if what == "tickets":
+        after_token = (after if isinstance(after, int) else 0).to_bytes(8, "big")
+        later = (ticket for ticket in _tickets(engine.table) if ticket[0] > after_token)
+        return [_ticket(engine, ticket) for ticket in nsmallest(limit, later, key=itemgetter(0))]
+    if what == "waiters":
+        joined = after if isinstance(after, int) else 0
+        waiters = (waiter for waiter in _waiters(engine.table) if waiter.joined > joined)
+        return [_waiter(engine, waiter) for waiter in islice(waiters, limit)]
+    if what == "keys":
+        key = after if isinstance(after, bytes) else b""
+        keys = nsmallest(limit, (found for found in engine.table.slots if found > key))
+        return [_key(engine.table, found) for found in keys]
+    number = after if isinstance(after, int) else -1
+    return list(islice(_connections(engine, number), limit))
+
+
+def _tickets(table: LockTable) -> Iterator[Ticket]:
+    """Every ticket once: a set at its first key."""
+    for key, slot in table.slots.items():
+        ticket = slot.holder if isinstance(slot, Queue) else slot
+        if ticket is not None and keys_of(ticket)[0] == key:
+            yield ticket
+
+
+def _waiters(table: LockTable) -> Iterable[Waiter]:
+    """Every waiter, in the order of their joining unless a client reused a request id."""
+    return (waiter for waiters in table.waiting.values() for waiter in waiters)
+
+
+def _ticket(engine: StandaloneEngine, ticket: Ticket) -> TicketInfo:
+    token, owner, _, _, (_, deadline, began), client = ticket
+    connection = engine.connection_of(client)
+    return TicketInfo(
+        int.from_bytes(token, "big"),
+        keys_of(ticket),
+        int.from_bytes(owner, "big"),
+        int.from_bytes(client, "big"),
+        connection.number if connection else None,
+        connection.label if connection else "",
+        connection.peer.address if connection else "",
+        max(0, engine.now_ns - began),
+        max(0, deadline - engine.now_ns),
+    )
+
+
+def _waiter(engine: StandaloneEngine, waiter: Waiter) -> WaiterInfo:
+    link = waiter.link
+    connection = engine.connections.get(link.number) if link else None
+    state: Literal["attached", "detached"] = "attached" if link else "detached"
+    left = max(0, waiter.wait_end_ns - engine.now_ns) if waiter.wait_bucket is not None else None
+    return WaiterInfo(
+        waiter.joined,
+        waiter.keys,
+        int.from_bytes(waiter.client, "big"),
+        state,
+        link.number if link else None,
+        connection.label if connection else "",
+        connection.peer.address if connection else "",
+        max(0, engine.now_ns - waiter.arrived_ns),
+        left,
+    )
+
+
+def _key(table: LockTable, key: bytes) -> KeyInfo:
+    slot = table.slots[key]
+    if isinstance(slot, Queue):
+        token = int.from_bytes(slot.holder[0], "big") if slot.holder else None
+        return KeyInfo(key, token, slot.attached, slot.detached)
+    return KeyInfo(key, int.from_bytes(slot[0], "big"), 0, 0)
+
+
+def _connections(engine: StandaloneEngine, after: int) -> Iterator[ConnectionInfo]:
+    for number, connection in engine.connections.items():
+        link = connection.link
+        if link is not None and number > after and not connection.closing:
+            yield ConnectionInfo(
+                number,
+                connection.peer,
+                int.from_bytes(link.client, "big"),
+                connection.hello_number,
+                connection.label,
+                connection.secret,
+                len(link.waiters),
+                connection.paused,
+            )
+
+
+def counters(engine: StandaloneEngine) -> Counters:
+    """Return the numbers behind the metrics; see `Engine.counters`."""
+    table = engine.table
+    grants = table.next_token - table.first_token
+    oldest = next(iter(_waiters(table)), None)
+    queues = (slot for slot in table.slots.values() if isinstance(slot, Queue))
+    return Counters(
+        requests=dict(table.results),
+        errors=dict(engine.errors),
+        grants_immediate=grants - table.handoffs,
+        grants_handoff=table.handoffs,
+        tickets_ended=dict(table.ended),
+        tickets=table.tickets,
+        held_keys=table.held_keys,
+        waiters_attached=table.attached,
+        waiters_detached=table.detached,
+        longest_queue=max((queue.attached + queue.detached for queue in queues), default=0)
+        if table.waiting
+        else 0,
+        oldest_waiter_age_ns=max(0, engine.now_ns - oldest.arrived_ns) if oldest else 0,
+        wait=dict(table.wait),
+        hold=table.hold,
+        connections={kind: count for kind, count in engine.welcomed.items() if count},
+        handshakes=len(engine.handshaking),
+        connections_closed=dict(engine.closed),
+        handshake_failures=dict(engine.handshake_failures),
+        received_bytes=engine.received_bytes,
+        sent_bytes=engine.sent_bytes,
+        draining=engine.draining,
+    )
