@@ -11,7 +11,7 @@ _LEVELS = {
     "idle_timeout": "info",
     "handshake_timeout": "info",
     "taken_over": "info",
-    "drained": "info",
+    "drained": "debug",
 }
 """What is not listed is a warning: something that an operator may have to act on."""
 

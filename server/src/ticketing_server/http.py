@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import resources
+from typing import cast
 
 import h11
 
@@ -205,8 +206,8 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, unless there are too many."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are not of asyncio's classes.
+        self._transport = transport = cast(asyncio.Transport, transport)
         if len(self._server.connections) >= CONNECTIONS_MAX:
             transport.abort()
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Coroutine
 from importlib.metadata import version
 from typing import Any
@@ -101,6 +102,13 @@ class Service:
             self.log.always("info", "reloaded", {"what": "secrets", "names": names})
         if self.tls is not None:
             self._reload_tls(self.tls)
+
+    def log_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log what nobody caught, as a handler of the event loop; the server goes on."""
+        error = context.get("exception")
+        trace = "".join(traceback.format_exception(error)) if error is not None else ""
+        text = f"{context.get('message', '')} {trace}"
+        self.log.event(time.monotonic(), "error", "bug", {}, text=text)
 
     def _reload_tls(self, tls: TlsReloader) -> None:
         try:
