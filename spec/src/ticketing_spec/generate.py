@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from ticketing_spec import vectors
+from ticketing_spec import show, vectors
 from ticketing_spec.emitters import python
 from ticketing_spec.model import SPEC_DIR, Spec, load_spec
 
@@ -32,6 +32,8 @@ def outputs(directory: Path = SPEC_DIR) -> dict[str, str]:
         for stem, made in vectors.files(each).items():
             result[f"spec/vectors/{stem}.vec"] = vectors.to_text(made, header(each))
             result[f"spec/vectors/json/{stem}.json"] = vectors.to_json(each, made, header(each))
+        for stem, view in show.examples(each).items():
+            result[f"spec/vectors/annotated/{stem}.txt"] = f"# {header(each)}\n\n{view}"
     return result
 
 
