@@ -48,3 +48,23 @@ def constants(spec: Spec) -> Iterator[Named]:
 
 def upper(name: str) -> str:
     return name.upper()
+
+
+def words(name: str) -> list[str]:
+    """The words of a name, in lower case."""
+    return name.lower().split("_")
+
+
+def camel(name: str) -> str:
+    """UpperCamelCase, with Go's and C#'s usual capitals for units and ids left to readers."""
+    return "".join(word.capitalize() for word in words(name))
+
+
+def width(value: int) -> int:
+    """Bits of the smallest usual unsigned type, 32 at least."""
+    return 32 if value < 1 << 32 else 64
+
+
+def is_op(item: Named) -> bool:
+    """Whether a constant is an op, best written as a character."""
+    return item.name.startswith(("OP_", "REPLY_"))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ticketing_spec import show, vectors
-from ticketing_spec.emitters import python
+from ticketing_spec.emitters.tables import TARGETS, VERSION3_TARGETS
 from ticketing_spec.model import SPEC_DIR, Spec, load_spec
 
 REPOSITORY = SPEC_DIR.parent
@@ -22,12 +22,8 @@ def header(spec: Spec) -> str:
 def outputs(directory: Path = SPEC_DIR) -> dict[str, str]:
     """Path from the repository's root and text of every generated file."""
     spec, version3 = load_spec("ticketing", directory), load_spec("version3", directory)
-    text = python.emit(spec, header(spec))
-    result = {
-        "server/src/ticketing_server/constants_gen.py": text,
-        "server/src/ticketing_server/constants_v3_gen.py": python.emit(version3, header(version3)),
-        "clients/python/src/ticketing/_constants_gen.py": text,
-    }
+    result = {t.path: t.emit(spec, header(spec)) for t in TARGETS}
+    result |= {t.path: t.emit(version3, header(version3)) for t in VERSION3_TARGETS}
     for each in (spec, version3):
         for stem, made in vectors.files(each).items():
             result[f"spec/vectors/{stem}.vec"] = vectors.to_text(made, header(each))
