@@ -23,6 +23,7 @@ from ticketing_server.addresses import Address
 from ticketing_server.engine import ENTROPY_BYTES, Engine, Event, NamedSecret, Output, Peer
 from ticketing_server.limits import Limits
 from ticketing_server.session import Session
+from ticketing_server.session_v3 import SessionV3
 from ticketing_server.settings import Settings
 from ticketing_server.standalone import StandaloneEngine, first_token
 
@@ -149,7 +150,7 @@ class Server:
         self.settings = settings
         self.limits = settings.limits
         self.engine: Engine = StandaloneEngine(
-            first_token(time.time_ns() // 1_000_000), {4: Session}
+            first_token(time.time_ns() // 1_000_000), {3: SessionV3, 4: Session}
         )
         self.addresses: list[Address] = []
         self.v3_addresses: list[Address] = []
