@@ -12,8 +12,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
+from typing import NoReturn
 
 from ticketing_server import banner, service
 from ticketing_server.event_loop import loop_factory
@@ -29,11 +31,12 @@ EXIT_DRAINED, EXIT_BUG, EXIT_SETTINGS, EXIT_BIND = 0, 1, 2, 3
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (the process's own) and return its exit code."""
-    arguments = _parser().parse_args(argv)
-    if arguments.command == "secret":
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words == ["secret"]:
         print(new_secret())
         return 0
     try:
+        arguments = _parse(words)
         given = gather({s.name: getattr(arguments, s.name) or () for s in SETTINGS}, os.environ)
         settings = load(given)
         make_loop = loop_factory(settings)
@@ -68,16 +71,34 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Refuses like every other check of settings: without the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError(f"{message}\n  try: ticketing-server --help")
+
+
+def _parse(words: list[str]) -> argparse.Namespace:
+    arguments, unknown = _parser().parse_known_args(words)
+    if unknown:
+        known = [setting.flag for setting in SETTINGS]
+        close = get_close_matches(unknown[0].partition("=")[0], known, n=1)
+        meant = f"; is {close[0]} meant?" if close else ""
+        raise SettingsError(
+            f"got {ascii(unknown[0])}, which is no flag{meant}\n  try: ticketing-server --help"
+        )
+    return arguments
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="ticketing-server",
-        description="A lock server. Without any setting it serves this machine only.",
+        usage="ticketing-server [--SETTING VALUE ...] | ticketing-server secret",
+        description="A lock server. Without any setting it serves this machine only;"
+        " 'ticketing-server secret' prints a new, good secret.",
         epilog="Each setting is also an environment variable: --max-lease is TICKETING_MAX_LEASE."
         " Exit codes: 0 drained, 1 bug, 2 wrong settings, 3 can't listen.",
         allow_abbrev=False,
-    )
-    parser.add_argument(
-        "command", nargs="?", choices=["secret"], help="secret: print a new, good secret and end"
     )
     parser.add_argument("--version", action="version", version=version("ticketing-server"))
     parser.add_argument(

@@ -1,0 +1,326 @@
+"""The command from outside: exit codes, signals, ready file, banner, reload."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from plain_client import PlainClient
+from ticketing_server import constants_gen as c
+from ticketing_server import service
+from ticketing_server.limits import Limits
+from ticketing_server.settings import SETTINGS
+from ticketing_server.testing import STOP_TIMEOUT_S, Certificates, ServerProcess, make_certificates
+
+SECRET = "0123456789abcdef0123456789abcdef"
+COMMAND_TIMEOUT_S = 60.0
+
+
+def command(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("TICKETING_")}
+    return subprocess.run(
+        [sys.executable, "-m", "ticketing_server", *arguments],
+        env={**inherited, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT_S,
+        check=False,
+    )
+
+
+def eventually(holds: Callable[[], object], what: str) -> None:
+    """Wait until something is true, for as long as a loaded machine may need."""
+    give_up_s = time.monotonic() + STOP_TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < give_up_s, what
+        time.sleep(0.01)
+
+
+class TestExitCodes:
+    def test_2_for_a_wrong_value_in_one_line_and_a_command(self) -> None:
+        done = command("--keepalive", "5")
+        assert done.returncode == 2
+        assert done.stderr == (
+            "ticketing-server: --keepalive: got '5', takes whole seconds as a duration,"
+            " 1s to 1h\n  try: ticketing-server --keepalive 5s\n"
+        )
+
+    def test_2_for_an_unknown_or_abbreviated_flag(self) -> None:
+        for words, said in [
+            (("--no-such", "5s"), "got '--no-such', which is no flag\n"),
+            (("--keep-alive", "5s"), "got '--keep-alive', which is no flag; is --keepalive meant?"),
+            (("--keepaliv=5s",), "got '--keepaliv=5s', which is no flag; is --keepalive meant?"),
+            (("start",), "got 'start', which is no flag\n"),
+            (("--keepalive",), "argument --keepalive: expected one argument"),
+        ]:
+            done = command(*words)
+            assert done.returncode == 2
+            assert done.stderr.startswith(f"ticketing-server: {said}")
+            assert done.stderr.endswith("  try: ticketing-server --help\n")
+
+    def test_2_for_tls_files_that_can_t_be_used(self) -> None:
+        done = command("--tls-cert", "/no/cert.pem", "--tls-key", "/no/key.pem")
+        assert done.returncode == 2
+        assert "--tls-cert: got '/no/cert.pem' (No such file or directory)" in done.stderr
+        assert "Traceback" not in done.stderr
+
+    @pytest.mark.parametrize("flag", ["--listen", "--listen-v3", "--http-listen"])
+    def test_3_where_somebody_listens_already(self, flag: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            flags = {"--listen": "127.0.0.1:0", "--http-listen": "off", flag: address}
+            arguments = [part for pair in flags.items() for part in pair]
+            for extra in ((), ("--check",)):
+                done = command(*arguments, *extra)
+                assert done.returncode == 3
+                assert f"{flag} {address}: " in done.stderr
+                assert "already in use" in done.stderr.lower()
+                assert "Traceback" not in done.stderr
+
+    def test_3_for_a_name_that_does_not_resolve(self) -> None:
+        done = command(
+            "--listen", "no-such-host.invalid:0", "--restart-grace", "0",
+            env={"TICKETING_SECRET": SECRET},
+        )  # fmt: skip
+        assert done.returncode == 3
+        assert "--listen no-such-host.invalid:0: " in done.stderr
+
+    def test_0_after_a_drain(self) -> None:
+        with ServerProcess() as server, PlainClient(server.address) as client:
+            assert server.process is not None
+            server.process.send_signal(signal.SIGTERM)
+            assert client.read_frame() == (c.REPLY_LEADER, b"")
+            assert client.read_frame() == (0, b"")
+            client.close()
+            assert server.process.wait(STOP_TIMEOUT_S) == 0
+            assert " info stopped" in server.log
+
+    def test_sigint_drains_too(self) -> None:
+        with ServerProcess() as server:
+            assert server.process is not None
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(STOP_TIMEOUT_S) == 0
+
+    def test_a_second_signal_ends_at_once(self) -> None:
+        with ServerProcess() as server, PlainClient(server.address) as client:
+            # A peer that neither reads nor closes keeps a drain waiting.
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            for _ in range(2_000):
+                client.send(c.OP_PING, bytes(8))
+            assert server.process is not None
+            server.process.send_signal(signal.SIGTERM)
+            eventually(lambda: " info draining" in server.log, "a drain was to begin")
+            begun_s = time.monotonic()
+            if server.process.poll() is None:
+                server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(STOP_TIMEOUT_S) in (-signal.SIGTERM, 0)
+            assert time.monotonic() - begun_s < 10
+
+
+class TestSubcommands:
+    def test_secret(self) -> None:
+        first, second = command("secret"), command("secret")
+        assert first.returncode == second.returncode == 0
+        assert len(first.stdout.strip()) == 43
+        assert first.stdout != second.stdout
+        started = command("--check", "--listen", "127.0.0.1:0", env={
+            "TICKETING_SECRET": first.stdout.strip()
+        })  # fmt: skip
+        assert started.returncode == 0
+
+    def test_check_says_that_it_would_start_and_leaves_nothing(self, tmp_path: Path) -> None:
+        path = tmp_path / "socket"
+        done = command("--check", "--listen", f"unix:{path}", "--http-listen", "off")
+        assert (done.returncode, done.stdout) == (0, "ticketing-server would start\n")
+        assert not path.exists()
+
+    def test_print_settings_shows_every_setting_and_no_secret(self) -> None:
+        env = {"TICKETING_SECRET": SECRET, "TICKETING_MAX_LEASE": "1h"}
+        done = command("--print-settings", "--keepalive", "7s", env=env)
+        assert done.returncode == 0
+        rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+        assert set(rows) == {setting.name for setting in SETTINGS} | {"secrets"}
+        assert rows["keepalive"] == ["7s", "flag"]
+        assert rows["max-lease"] == ["1h", "env"]
+        assert rows["listen"] == ["127.0.0.1:5225", "default"]
+        assert rows["secrets"] == ["default", "env"]
+        assert SECRET not in done.stdout
+
+    def test_version_and_help(self) -> None:
+        assert command("--version").stdout.strip() == "0.1.0"
+        text = command("--help").stdout
+        for setting in SETTINGS:
+            assert setting.flag in text
+
+
+class TestStart:
+    def test_the_banner_says_what_one_wants_to_know(self) -> None:
+        with ServerProcess(listen="127.0.0.1:0", restart_grace="2m") as server:
+            log = server.log
+            assert server.url in log
+            assert f"{server.http_url}/" in log
+            assert "a restart forgets tickets and queues; it grants nothing for the first 2m" in log
+            assert "none: every program on this machine" in log
+
+    def test_json_logs_are_json_throughout(self) -> None:
+        with ServerProcess(SECRET, log_format="json") as server:
+            (line,) = server.log.splitlines()
+            started = json.loads(line)
+            assert started["event"] == "started"
+            assert started["url"] == server.url
+            assert started["secrets"] == ["default"]
+            assert SECRET not in line
+
+    def test_several_addresses_and_the_ready_file(self, tmp_path: Path) -> None:
+        unix, ready = tmp_path / "socket", tmp_path / "ready"
+        with ServerProcess(
+            listen=f"127.0.0.1:0,[::1]:0,unix:{unix}", ready_file=str(ready)
+        ) as server:
+            assert len(server.values("listen")) == 3
+            assert server.process is not None
+            assert server.values("pid") == [str(server.process.pid)]
+            for where in (server.address, str(unix)):
+                with PlainClient(where) as client:
+                    client.ping()
+            host, _, port = server.values("listen")[1].rpartition(":")
+            with PlainClient((host.strip("[]"), int(port))) as client:
+                client.ping()
+            assert ready.exists()
+        assert not ready.exists()
+        assert not unix.exists()
+
+    @pytest.mark.parametrize("loop", ["asyncio", "auto"])
+    def test_probes_on_each_loop(self, loop: str) -> None:
+        with ServerProcess(loop=loop) as server:
+            for path in ("/healthz", "/readyz", "/status", "/metrics", "/"):
+                with urlopen(server.http_url + path, timeout=30) as answer:
+                    assert answer.status == 200
+
+    def test_systemd_is_told(self, tmp_path: Path) -> None:
+        path = tmp_path / "notify"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(str(path))
+            manager.settimeout(STOP_TIMEOUT_S)
+            with ServerProcess(env={"NOTIFY_SOCKET": str(path)}) as server:
+                assert manager.recv(100) == b"READY=1"
+                assert server.process is not None
+                server.process.send_signal(signal.SIGHUP)
+                assert manager.recv(100).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+                assert manager.recv(100) == b"READY=1"
+                server.process.send_signal(signal.SIGTERM)
+                assert manager.recv(100) == b"STOPPING=1"
+
+
+class TestReload:
+    def test_sighup_takes_new_secrets_and_a_broken_file_changes_nothing(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "secrets"
+        path.write_text(f"old {SECRET}\n")
+        with ServerProcess(secret_file=str(path)) as server:
+            process = server.process
+            assert process is not None
+            kept = PlainClient(server.address, SECRET)
+            path.write_text(f"new {SECRET[::-1]}\nold {SECRET}\n")
+            process.send_signal(signal.SIGHUP)
+            eventually(lambda: "names=new,old" in server.log, "a reload was to be logged")
+            for secret in (SECRET, SECRET[::-1]):
+                PlainClient(server.address, secret, client_id=2).close()
+            path.write_text("not/a/name hidden-hidden\n")
+            process.send_signal(signal.SIGHUP)
+            eventually(lambda: "reload_failed what=secrets" in server.log, "and its failure")
+            assert "hidden" not in server.log
+            PlainClient(server.address, SECRET, client_id=2).close()
+            path.write_text(f"new {SECRET[::-1]}\n")
+            process.send_signal(signal.SIGHUP)
+            eventually(lambda: "names=new\n" in server.log, "and the next one")
+            with PlainClient(server.address, hello=False) as refused:
+                assert refused.say_hello(SECRET, "test", 3)[0] == c.REPLY_ERROR
+            kept.ping()
+            kept.close()
+
+    def test_tls_files_that_change_are_taken_and_connections_kept(self, tmp_path: Path) -> None:
+        sets = [make_certificates(_made(tmp_path / name)) for name in ("first", "second")]
+        cert, key, ca = (tmp_path / name for name in ("cert.pem", "key.pem", "ca.pem"))
+
+        def install(made: Certificates) -> None:
+            for source, target in ((made.server_cert, cert), (made.server_key, key), (made.ca, ca)):
+                shutil.copy(source, target.with_suffix(".part"))
+                target.with_suffix(".part").replace(target)
+
+        def accepted(made: Certificates) -> bool:
+            context = ssl.create_default_context(cafile=made.ca)
+            context.load_cert_chain(made.client_cert, made.client_key)
+            try:
+                PlainClient(server.address, tls=context, client_id=2).close()
+            except (ssl.SSLError, ConnectionError, AssertionError):
+                return False
+            return True
+
+        first, second = sets
+        install(first)
+        with ServerProcess(tls_cert=str(cert), tls_key=str(key), tls_client_ca=str(ca)) as server:
+            assert server.url.startswith("ticketings://")
+            context = ssl.create_default_context(cafile=first.ca)
+            context.load_cert_chain(first.client_cert, first.client_key)
+            kept = PlainClient(server.address, tls=context)
+            assert not accepted(second)
+            install(second)
+            eventually(lambda: accepted(second), "the new certificates were to be taken")
+            assert not accepted(first)
+            kept.ping()
+            kept.close()
+            install(first)
+            assert server.process is not None
+            server.process.send_signal(signal.SIGHUP)
+            eventually(lambda: accepted(first), "and those of before, on a signal")
+            key.write_text("broken")
+            server.process.send_signal(signal.SIGHUP)
+            eventually(lambda: "reload_failed what=tls" in server.log, "a failure is logged")
+            assert accepted(first)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+class TestFileLimit:
+    def test_is_raised_as_far_as_the_system_lets_it(self) -> None:
+        script = (
+            "import resource; from ticketing_server import service;"
+            " from ticketing_server.limits import Limits;"
+            " resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(7)[1]));"
+            " text = service.raise_file_limit(Limits(connections=100, handshakes=10));"
+            " print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], text)"
+        )
+        assert resource.RLIMIT_NOFILE == 7
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        )
+        needed = service.files_needed(Limits(connections=100, handshakes=10))
+        assert done.stdout == f"{needed} \n"
+
+    def test_says_so_where_it_can_t_be(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(which: int, limits: tuple[int, int]) -> None:
+            if max(limits) > 1_024:
+                raise ValueError("not allowed")
+
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 1_024))
+        monkeypatch.setattr(resource, "setrlimit", refuse)
+        text = service.raise_file_limit(Limits(connections=5_000))
+        assert text.startswith("the limits need 6256 open files and the system allows 1024: ")
+        assert "--max-connections" in text
