@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ticketing_spec import show, vectors
+from ticketing_spec.emitters import kaitai
 from ticketing_spec.emitters.tables import TARGETS, VERSION3_TARGETS
 from ticketing_spec.model import SPEC_DIR, Spec, load_spec
 
@@ -24,6 +25,7 @@ def outputs(directory: Path = SPEC_DIR) -> dict[str, str]:
     spec, version3 = load_spec("ticketing", directory), load_spec("version3", directory)
     result = {t.path: t.emit(spec, header(spec)) for t in TARGETS}
     result |= {t.path: t.emit(version3, header(version3)) for t in VERSION3_TARGETS}
+    result["spec/dist/ticketing.ksy"] = kaitai.emit(spec, header(spec))
     for each in (spec, version3):
         for stem, made in vectors.files(each).items():
             result[f"spec/vectors/{stem}.vec"] = vectors.to_text(made, header(each))
