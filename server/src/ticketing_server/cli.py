@@ -85,7 +85,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
         close = get_close_matches(unknown[0].partition("=")[0], known, n=1)
         meant = f"; is {close[0]} meant?" if close else ""
         raise SettingsError(
-            f"got {ascii(unknown[0])}, which is no flag{meant}\n  try: ticketing-server --help"
+            f"got {unknown[0]!a}, which is no flag{meant}\n  try: ticketing-server --help"
         )
     return arguments
 
