@@ -289,4 +289,3 @@ def frame_name(direction: str, piece: bytes, first: bool) -> str:
         if piece and frame.op == piece[0]:
             return frame.name
     return ""
-

@@ -6,6 +6,7 @@ protocol only as far as the spec's codec does; it never answers by itself.
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import socket
@@ -76,7 +77,7 @@ class ScriptedConnection(Connection):
             self._held += data
             return
         edges = [0, *(cut for cut in sorted(set(cuts)) if 0 < cut < len(data)), len(data)]
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in itertools.pairwise(edges):
             if start and gap_seconds:
                 time.sleep(gap_seconds)
             self.down.append(data[start:end])

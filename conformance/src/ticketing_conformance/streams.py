@@ -90,9 +90,7 @@ class Stream:
                 return HEADER_BYTES
             return HEADER_BYTES + int.from_bytes(head[1:3], "big")
 
-        self.wait(
-            lambda: len(self.data) - self.read >= max(size(), HEADER_BYTES), seconds, what
-        )
+        self.wait(lambda: len(self.data) - self.read >= max(size(), HEADER_BYTES), seconds, what)
         return self.take(size(), seconds, what)
 
     def unread(self) -> bytes:

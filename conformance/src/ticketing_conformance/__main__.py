@@ -1,0 +1,229 @@
+"""`python -m ticketing_conformance`: find the toolchains, build, run pytest, write the report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ticketing_conformance.adapter import AdapterBroken, Hello
+from ticketing_conformance.adapters import (
+    HARNESS_DIR,
+    BadEntry,
+    Language,
+    load_languages,
+)
+from ticketing_conformance.expectations import BadExpectation, load_expectations, stale
+from ticketing_conformance.golden import stale_transcripts
+from ticketing_conformance.identity import SUITE as IDENTITY
+from ticketing_conformance.plugin import EXPECTATIONS_DIR, matches_case
+from ticketing_conformance.report import Report, write_report
+from ticketing_conformance.results import Result
+from ticketing_conformance.script import ScriptError, load_cases
+from ticketing_conformance.tests_of import CASES_DIR, all_tests, suite_paths
+
+SERVER_SUITE = "server"
+SERVER_SUITE_DIR = Path(__file__).parent / "server_suite"
+REPORT_DIR = HARNESS_DIR / "report"
+WORKERS_MAX = 8
+USAGE_EXIT = 2
+
+
+@dataclass
+class Found:
+    """Which clients can be tested, and why others can't."""
+
+    languages: list[Language] = field(default_factory=list)
+    hellos: dict[str, Hello] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+
+
+def parse_arguments(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Options of the harness; what it does not know goes to pytest."""
+    suites = [*suite_paths(), SERVER_SUITE]
+    parser = argparse.ArgumentParser(
+        prog="python -m ticketing_conformance",
+        description="Drive every client against the reference server. Other options go to pytest.",
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="LANGUAGE", help="test only this client"
+    )
+    parser.add_argument(
+        "--suite", action="append", default=[], metavar="SUITE", help=f"one of {', '.join(suites)}"
+    )
+    parser.add_argument(
+        "--case",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="run this case: its id, with or without [parameters], or a pattern with *",
+    )
+    parser.add_argument(
+        "--require-all", action="store_true", help="a missing toolchain is a failure"
+    )
+    parser.add_argument(
+        "--server",
+        metavar="HOST:PORT",
+        help="point the server suite at this server; only that suite runs then",
+    )
+    parser.add_argument(
+        "--report", type=Path, default=REPORT_DIR, metavar="FOLDER", help="where the report goes"
+    )
+    options, rest = parser.parse_known_args(arguments)
+    if options.server and not options.suite:
+        options.suite = [SERVER_SUITE]
+    for suite in options.suite:
+        if suite not in suites:
+            parser.error(f"--suite takes one of {', '.join(suites)}, not {suite}")
+    if options.server and options.suite != [SERVER_SUITE]:
+        parser.error("--server goes with the server suite alone: the others start their servers")
+    for name in options.only:
+        if name not in load_languages():
+            parser.error(f"--only takes one of {', '.join(load_languages())}, not {name}")
+    return options, rest
+
+
+def find_clients(only: list[str]) -> Found:
+    """Probe toolchains, build adapters, and shake hands with each once."""
+    found = Found()
+    for name, language in load_languages().items():
+        if only and name not in only:
+            continue
+        if reason := language.missing_toolchain():
+            found.missing[name] = reason
+            print(f"MISSING TOOLCHAIN: {reason}", flush=True)
+            continue
+        if language.build:
+            print(f"building {name} …", flush=True)
+        if reason := language.build_adapter():
+            found.broken[name] = f"the build failed: {reason}"
+            continue
+        try:
+            adapter, hello = language.start()
+            adapter.stop()
+        except AdapterBroken as error:
+            found.broken[name] = str(error)
+            continue
+        found.languages.append(language)
+        found.hellos[name] = hello
+        print(f"{name}: client {hello.client}, runtime {hello.runtime}", flush=True)
+    return found
+
+
+def refresh_golden() -> list[str]:
+    """Write golden transcripts that are stale; with CI set that is an error instead."""
+    folder = CASES_DIR / IDENTITY
+    cases = [case for path in sorted(folder.glob("*.case")) for case in load_cases(path)]
+    wrong = []
+    for path, text in stale_transcripts(cases).items():
+        if os.environ.get("CI"):
+            wrong.append(f"{path.name} is stale: run the identity suite at home and commit it")
+        elif text is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(HARNESS_DIR)}", flush=True)
+    return wrong
+
+
+def pytest_arguments(options: argparse.Namespace, rest: list[str], state: Path) -> list[str]:
+    """The command line for pytest."""
+    chosen = options.suite or [*suite_paths(), SERVER_SUITE]
+    if options.case and not options.suite:
+        named = {case.partition("/")[0] for case in options.case}
+        chosen = [suite for suite in chosen if suite in named or "*" in "".join(named)]
+    paths = [str(path) for suite in chosen for path in suite_paths().get(suite, [])]
+    arguments = [
+        f"--rootdir={HARNESS_DIR}",
+        "--config-file",
+        str(HARNESS_DIR / "pyproject.toml"),
+        "-p",
+        "ticketing_conformance.plugin",
+        "-p",
+        "no:cacheprovider",
+        f"--ticketing-state={state}",
+        "-qq",
+        "--no-header",
+        "--tb=short",
+        "--show-capture=no",
+    ]
+    if not any(word.startswith(("-n", "--numprocesses")) for word in rest) and not options.case:
+        arguments.append(f"-n{min(os.cpu_count() or 1, WORKERS_MAX)}")
+    if SERVER_SUITE in chosen:
+        paths.append(str(SERVER_SUITE_DIR))
+        if options.server:
+            arguments.append(f"--server={options.server}")
+    return [*arguments, *rest, *paths]
+
+
+def expectation_faults(languages: list[Language]) -> list[str]:
+    """Stale lines, over the whole catalogue, and files for clients that do not exist."""
+    faults: list[str] = []
+    known = load_languages()
+    for path in sorted(EXPECTATIONS_DIR.glob("*.txt")):
+        if path.stem not in known and path.stem != SERVER_SUITE:
+            faults.append(f"{path.name}: adapters.toml has no client {path.stem}")
+    for language in languages:
+        catalogue = [(test.full_id, test.missing) for test in all_tests([language])]
+        faults += stale(load_expectations(EXPECTATIONS_DIR, language.name), catalogue)
+    return faults
+
+
+def main(arguments: list[str]) -> int:
+    """Run it all; returns the exit code: 0 only if nothing failed and something passed."""
+    options, rest = parse_arguments(arguments)
+    try:
+        faults = refresh_golden()
+        found = find_clients(options.only)
+        faults += expectation_faults(found.languages)
+        for pattern in options.case:
+            tests = [test.id for test in all_tests(found.languages)]
+            if not pattern.startswith("server/") and not any(
+                matches_case(pattern, test) for test in tests
+            ):
+                print(f"no case is called {pattern}", file=sys.stderr)
+                return USAGE_EXIT
+    except (BadEntry, ScriptError, BadExpectation) as error:
+        print(error, file=sys.stderr)
+        return USAGE_EXIT
+    faults += [f"{name}: {reason}" for name, reason in found.broken.items()]
+    if options.require_all:
+        faults += [f"missing toolchain: {reason}" for reason in found.missing.values()]
+    with tempfile.TemporaryDirectory(prefix="ticketing-conformance-") as folder:
+        state, results_path = Path(folder) / "state.json", Path(folder) / "results.json"
+        state.write_text(
+            json.dumps(
+                {
+                    "languages": [language.name for language in found.languages],
+                    "cases": options.case,
+                    "results": str(results_path),
+                }
+            )
+        )
+        code = pytest.main(pytest_arguments(options, rest, state))
+        told = json.loads(results_path.read_text()) if results_path.exists() else {}
+    results = [Result.from_json(text) for text in told.get("results", [])]
+    faults += told.get("wrong", [])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        faults.append(f"pytest ended with {pytest.ExitCode(code).name}")
+    report = Report(
+        results=results,
+        faults=faults,
+        missing={} if options.require_all else found.missing,
+        hellos=found.hellos,
+    )
+    write_report(report, options.report)
+    print(report.console(), flush=True)
+    return 0 if report.green else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,250 @@
+"""The report of a run: console, report.json, junit.xml, report.md and a static site."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
+
+from ticketing_conformance.adapter import Hello
+from ticketing_conformance.results import Result
+from ticketing_conformance.streams import the_spec
+
+OUTCOMES = ("passed", "failed", "skipped")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One requirement of the spec."""
+
+    id: str
+    level: str
+    sentence: str
+
+
+@dataclass
+class Report:
+    """All that a run found. `faults` are failures that belong to no single test."""
+
+    results: list[Result]
+    faults: list[str]
+    missing: Mapping[str, str]
+    hellos: Mapping[str, Hello]
+    requirements: list[Requirement] = field(default_factory=lambda: spec_requirements())
+
+    def count(self, outcome: str) -> int:
+        """How many tests ended so; a fault is a failure, a missing toolchain a skip."""
+        extra = {"failed": len(self.faults), "skipped": len(self.missing)}
+        counted = sum(result.outcome == outcome for result in self.results)
+        return counted + extra.get(outcome, 0)
+
+    @property
+    def green(self) -> bool:
+        """Nothing failed, and something was tested."""
+        return self.count("failed") == 0 and self.count("passed") > 0
+
+    @cached_property
+    def suites(self) -> list[str]:
+        """The suites that ran, in the order of their first result's suite name."""
+        return sorted({result.suite for result in self.results})
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """Clients and APIs."""
+        return sorted({result.column for result in self.results})
+
+    def cell(self, suite: str, column: str) -> dict[str, int]:
+        """Counts by outcome of one suite with one client."""
+        counts = dict.fromkeys(OUTCOMES, 0)
+        for result in self.results:
+            if result.suite == suite and result.column == column:
+                counts[result.outcome] += 1
+        return counts
+
+    @cached_property
+    def digests(self) -> dict[str, dict[str, str]]:
+        """Identity: SHA-256 by scenario and column."""
+        table: dict[str, dict[str, str]] = {}
+        for result in self.results:
+            if result.digest:
+                table.setdefault(result.id.partition("/")[2], {})[result.column] = result.digest
+        return table
+
+    @cached_property
+    def coverage(self) -> list[tuple[Requirement, list[str]]]:
+        """Each requirement with the ids of the passed tests that name it."""
+        by_requirement: dict[str, set[str]] = {}
+        for result in self.results:
+            for name in result.requirements:
+                if result.outcome == "passed":
+                    by_requirement.setdefault(name, set()).add(result.id)
+        return [(known, sorted(by_requirement.get(known.id, ()))) for known in self.requirements]
+
+    def console(self) -> str:
+        """What the console shows last: faults, the table, and one plain line."""
+        lines = [""]
+        for fault in self.faults:
+            lines.append(f"FAILED: {fault}")
+        for reason in self.missing.values():
+            lines.append(f"SKIPPED, NOT TESTED: {reason}")
+        lines += ["", *self.table(), ""]
+        lines.append(", ".join(f"{self.count(outcome)} {outcome}" for outcome in OUTCOMES))
+        return "\n".join(lines)
+
+    def table(self) -> list[str]:
+        """Suite × client as text: passed/all, with failures and skips where there are any."""
+        rows = [["", *self.columns]]
+        for suite in self.suites:
+            rows.append([suite, *(cell_text(self.cell(suite, c)) for c in self.columns)])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return [
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+
+
+def cell_text(counts: Mapping[str, int]) -> str:
+    """A cell of the table: how many passed, failed and were skipped."""
+    if not any(counts.values()):
+        return "-"
+    parts = [f"{counts['passed']} passed"]
+    parts += [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES[1:] if counts[outcome]]
+    return ", ".join(parts)
+
+
+def spec_requirements() -> list[Requirement]:
+    """The requirements of the spec."""
+    return [
+        Requirement(entry["id"], entry["level"], entry.get("sentence", entry.get("about", "")))
+        for entry in the_spec().raw.get("requirement", [])
+    ]
+
+
+def write_report(report: Report, folder: Path) -> None:
+    """Write all forms of the report; what an earlier run left there is removed."""
+    from ticketing_conformance.report_html import write_site
+
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / "report.json").write_text(report_json(report), encoding="utf-8")
+    (folder / "junit.xml").write_text(junit(report), encoding="utf-8")
+    (folder / "report.md").write_text(markdown(report), encoding="utf-8")
+    write_site(report, folder)
+
+
+def report_json(report: Report) -> str:
+    """The whole report as JSON."""
+    return json.dumps(
+        {
+            "spec_digest": the_spec().digest,
+            "counts": {outcome: report.count(outcome) for outcome in OUTCOMES},
+            "clients": {
+                name: {**asdict(hello), "features": sorted(hello.features)}
+                for name, hello in report.hellos.items()
+            },
+            "missing_toolchains": dict(report.missing),
+            "faults": report.faults,
+            "identity": report.digests,
+            "requirements": {known.id: tests for known, tests in report.coverage},
+            "results": [asdict(result) for result in report.results],
+        },
+        indent=1,
+    )
+
+
+def junit(report: Report) -> str:
+    """JUnit XML, one suite per column and suite."""
+    lines = ['<?xml version="1.0" encoding="utf-8"?>', "<testsuites>"]
+    for suite in report.suites:
+        for column in report.columns:
+            results = [r for r in report.results if (r.suite, r.column) == (suite, column)]
+            if not results:
+                continue
+            counts = report.cell(suite, column)
+            lines.append(
+                f'<testsuite name={quoteattr(f"{suite} {column}")} tests="{len(results)}"'
+                f' failures="{counts["failed"]}" skipped="{counts["skipped"]}">'
+            )
+            for result in results:
+                lines += _junit_case(result)
+            lines.append("</testsuite>")
+    if report.faults or report.missing:
+        total = len(report.faults) + len(report.missing)
+        lines.append(
+            f'<testsuite name="run" tests="{total}" failures="{len(report.faults)}"'
+            f' skipped="{len(report.missing)}">'
+        )
+        for number, fault in enumerate(report.faults, 1):
+            lines.append(
+                f'<testcase classname="run" name="fault {number}">'
+                f"<failure message={quoteattr(_xml_text(fault[:200]))}/></testcase>"
+            )
+        for name, reason in report.missing.items():
+            lines.append(
+                f'<testcase classname="run" name={quoteattr(name)}>'
+                f"<skipped message={quoteattr(_xml_text(reason))}/></testcase>"
+            )
+        lines.append("</testsuite>")
+    lines.append("</testsuites>")
+    return "\n".join(lines) + "\n"
+
+
+def _junit_case(result: Result) -> list[str]:
+    head = (
+        f"<testcase classname={quoteattr(f'{result.suite}.{result.column}')}"
+        f' name={quoteattr(result.id)} time="{result.seconds}"'
+    )
+    if result.outcome == "passed":
+        return [head + "/>"]
+    reason = _xml_text(result.reason)
+    if result.outcome == "skipped":
+        return [head + f"><skipped message={quoteattr(reason)}/></testcase>"]
+    first = reason.splitlines()[0] if reason else "failed"
+    return [head + f"><failure message={quoteattr(first)}>{escape(reason)}</failure></testcase>"]
+
+
+def _xml_text(text: str) -> str:
+    return "".join(c if c in "\n\t" or " " <= c <= "\ud7ff" else "?" for c in text)
+
+
+def markdown(report: Report) -> str:
+    """The report for a terminal or a pull request."""
+    lines = ["# Conformance", "", f"Spec digest `{the_spec().digest}`.", ""]
+    lines.append(", ".join(f"{report.count(outcome)} {outcome}" for outcome in OUTCOMES) + ".")
+    lines += ["", "| suite | " + " | ".join(report.columns) + " |"]
+    lines.append("| --- |" + " --- |" * len(report.columns))
+    for suite in report.suites:
+        cells = [cell_text(report.cell(suite, column)) for column in report.columns]
+        lines.append(f"| {suite} | " + " | ".join(cells) + " |")
+    problems = [result for result in report.results if result.outcome != "passed"]
+    if report.faults or problems or report.missing:
+        lines += ["", "## Not passed", ""]
+        lines += [f"- failed: {fault}" for fault in report.faults]
+        lines += [f"- not tested: {reason}" for reason in report.missing.values()]
+        lines += [
+            f"- {r.outcome}: `{r.id}` with {r.column}: {r.reason.splitlines()[-1].strip()}"
+            for r in problems
+        ]
+    if report.digests:
+        lines += ["", "## Identity: SHA-256 of what each client sent", ""]
+        lines.append("| scenario | " + " | ".join(report.columns) + " |")
+        lines.append("| --- |" + " --- |" * len(report.columns))
+        for scenario, row in sorted(report.digests.items()):
+            cells = [f"`{row[c][:16]}`" if c in row else "-" for c in report.columns]
+            lines.append(f"| {scenario} | " + " | ".join(cells) + " |")
+    named = sum(1 for _, tests in report.coverage if tests)
+    lines += [
+        "",
+        "## Requirements",
+        "",
+        f"{named} of {len(report.coverage)} named by a passed test.",
+    ]
+    lines += [
+        f"- {known.id} ({known.level}): not named" for known, tests in report.coverage if not tests
+    ]
+    return "\n".join(lines) + "\n"

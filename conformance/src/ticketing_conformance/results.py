@@ -1,0 +1,65 @@
+"""What the report is made from: one result per test, written by workers, read by the report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ticketing_conformance.context import Capture
+
+# A page of the report shows this much of a stream; report.json keeps it whole up to here.
+CAPTURE_BYTES_MAX = 20_000
+
+
+@dataclass
+class StreamText:
+    """A recorded stream of a failed test, as hex."""
+
+    name: str
+    connection: int
+    direction: str
+    hex: str
+    expected_hex: str | None = None
+
+
+@dataclass
+class Result:
+    """One test with one client."""
+
+    id: str
+    suite: str
+    column: str
+    outcome: str
+    about: str = ""
+    reason: str = ""
+    requirements: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    transcript: list[str] = field(default_factory=list)
+    streams: list[StreamText] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    digest: str = ""
+    """Identity: SHA-256 over what the client sent."""
+    kaitai_streams: int = 0
+    """How many captured streams the Kaitai parser decoded."""
+
+    def to_json(self) -> str:
+        """For the way from a worker to the report."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Result:
+        """The reverse of to_json."""
+        values: dict[str, Any] = json.loads(text)
+        values["streams"] = [StreamText(**stream) for stream in values["streams"]]
+        return cls(**values)
+
+
+def stream_texts(captures: list[Capture]) -> list[StreamText]:
+    """Captured streams for the report, cut to what a page can show."""
+    texts = []
+    for capture in captures:
+        for direction in ("up", "down"):
+            data = capture.connection.stream(direction).whole()[:CAPTURE_BYTES_MAX]
+            texts.append(StreamText(capture.name, capture.connection.number, direction, data.hex()))
+    return texts

@@ -1,0 +1,139 @@
+"""Which tests there are: every case with every client and API, and what each needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from ticketing_conformance import identity, vectors
+from ticketing_conformance.adapters import HARNESS_DIR, ROOT_DIR, AdapterPool, Language
+from ticketing_conformance.results import Result, stream_texts
+from ticketing_conformance.runner import run_case
+from ticketing_conformance.script import Case, load_cases
+from ticketing_conformance.server_pool import ServerPool
+
+CASES_DIR = HARNESS_DIR / "cases"
+VECTORS_DIR = ROOT_DIR / "spec" / "vectors"
+
+
+@dataclass
+class Tools:
+    """What tests of one process share."""
+
+    adapters: AdapterPool
+    servers: ServerPool
+
+
+@dataclass(frozen=True)
+class Test:
+    """One test: a case, or a file of vectors, with one client and one API."""
+
+    __test__ = False
+
+    id: str
+    suite: str
+    about: str
+    requirements: tuple[str, ...]
+    path: Path
+    language: Language
+    api: str
+    needs: frozenset[str]
+    run: Callable[[Tools], Result]
+    """Its result, without expectations: passed or failed."""
+
+    @property
+    def column(self) -> str:
+        """The client and API, as the report's columns name them."""
+        return f"{self.language.name}-{self.api}" if self.api else self.language.name
+
+    @property
+    def full_id(self) -> str:
+        """What patterns of expectations are matched against."""
+        return f"{self.id}:{self.api}" if self.api else self.id
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """Features that it needs and the client lacks."""
+        return self.language.can(self.needs, self.api)
+
+
+def _run_script(case: Case, language: Language, api: str, tools: Tools) -> Result:
+    outcome = run_case(case, language, api, tools.adapters, tools.servers)
+    result = Result("", "", "", "failed" if outcome.failure else "passed", reason=outcome.failure)
+    if outcome.failure:
+        result.transcript = outcome.transcript
+        result.streams = stream_texts(outcome.captures)
+        result.log = outcome.adapter_log
+    return result
+
+
+def _case_tests(case: Case, language: Language, api: str) -> Iterator[Test]:
+    base = Test(
+        id=case.id,
+        suite=case.suite,
+        about=case.about,
+        requirements=case.requirements,
+        path=case.path,
+        language=language,
+        api=api,
+        needs=case.needs,
+        run=partial(_run_script, case, language, api),
+    )
+    if case.suite != identity.SUITE:
+        yield base
+        return
+    yield replace(base, run=partial(identity.run_scripted, case, language, api))
+    if identity.REAL_FLAG in case.flags:
+        real = partial(identity.run_real, case, language, api)
+        yield replace(base, id=f"{case.id}+real", run=real)
+
+
+def file_tests(path: Path, languages: list[Language]) -> list[Test]:
+    """All tests of one file of cases or vectors. Raises ScriptError, VectorError."""
+    found: list[Test] = []
+    if path.suffix == ".vec":
+        for check in vectors.load_checks(path):
+            found += [
+                Test(
+                    id=check.id,
+                    suite=vectors.SUITE,
+                    about=check.about,
+                    requirements=(),
+                    path=path,
+                    language=language,
+                    api="",
+                    needs=check.needs,
+                    run=partial(vectors.run_check, check, language),
+                )
+                for language in languages
+            ]
+        return found
+    for case in load_cases(path):
+        for language in languages:
+            for api in language.apis:
+                if case.apis is None or api in case.apis:
+                    found += _case_tests(case, language, api)
+    return found
+
+
+def suite_paths() -> dict[str, list[Path]]:
+    """Folders of cases and vectors by suite."""
+    paths = {
+        path.name: [path]
+        for path in sorted(CASES_DIR.iterdir())
+        if path.is_dir() and any(path.glob("*.case"))
+    }
+    return {vectors.SUITE: [VECTORS_DIR], **paths}
+
+
+def all_tests(languages: list[Language]) -> list[Test]:
+    """The whole catalogue, whatever is selected."""
+    return [
+        test
+        for folders in suite_paths().values()
+        for folder in folders
+        for path in sorted([*folder.glob("*.case"), *folder.glob("*.vec")])
+        for test in file_tests(path, languages)
+    ]

@@ -1,0 +1,144 @@
+"""The verbs `wire …`: a bare client, for what no client would send."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from ticketing_spec.codec import Malformed, client_nonce, encode, mac, proof
+
+from ticketing_conformance.context import (
+    SECRET,
+    Arguments,
+    Context,
+    StepFailed,
+    frame_fields,
+)
+from ticketing_conformance.scripted_server import ScriptedConnection
+from ticketing_conformance.streams import (
+    GREETING_BYTES,
+    Fields,
+    StreamEnded,
+    StreamSilent,
+    read_piece,
+    the_spec,
+)
+
+CONNECT_SECONDS = 10.0
+
+
+class WireVerbs:
+    """The bare clients of one run. What they receive is in the stream `up` of their connection."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._connections: dict[str, ScriptedConnection] = {}
+
+    def do(self, arguments: Arguments) -> dict[str, Any]:
+        """Carry out one step; returns the fields of its answer."""
+        word = arguments.word(0, "what to do")
+        method = getattr(self, f"_do_{word}", None)
+        if method is None:
+            raise StepFailed(f"wire has no verb {word}")
+        result: dict[str, Any] = method(arguments) or {}
+        arguments.finish()
+        return result
+
+    def _connection(self, arguments: Arguments) -> ScriptedConnection:
+        name = arguments.word(1, "the name of a connection")
+        if name not in self._connections:
+            raise StepFailed(f"there is no wire {name}")
+        return self._connections[name]
+
+    def _do_open(self, arguments: Arguments) -> dict[str, Any]:
+        """Connect, and shake hands unless `handshake=0`."""
+        name = arguments.text("as", "w")
+        target = arguments.text("to")
+        if target.startswith("/"):
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            sock.connect(target)
+        else:
+            host, _, port = target.rpartition(":")
+            sock = socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS)
+            sock.settimeout(None)
+        connection = ScriptedConnection(len(self._connections) + 1, sock)
+        self._connections[name] = connection
+        self._context.closers.append(connection.close)
+        if not arguments.integer("handshake", 1):
+            return {}
+        secret = arguments.data("secret", SECRET)
+        greeting = self._take(connection, GREETING_BYTES)
+        number = arguments.integer("connection", 1)
+        hello: Fields = {
+            "version": 4,
+            "client_id": arguments.integer("client_id", 0x57495245),
+            "connection": number,
+            "client_nonce": client_nonce(the_spec(), arguments.data("seed", bytes(16)), number),
+            "label": arguments.data("label", b"wire"),
+        }
+        hello["mac"] = mac(the_spec(), secret, greeting, hello)
+        connection.send(encode(the_spec(), "client", "hello", hello))
+        welcome = self._expect(connection, "welcome", self._context.seconds_left())
+        nonce = hello["client_nonce"]
+        assert isinstance(nonce, bytes)
+        covered = {key: value for key, value in welcome.items() if key != "proof"}
+        if proof(the_spec(), secret, greeting, nonce, covered) != welcome["proof"]:
+            raise StepFailed("the server's proof is wrong")
+        return dict(welcome)
+
+    def _take(self, connection: ScriptedConnection, size: int) -> bytes:
+        try:
+            return connection.up.take(size, self._context.seconds_left(), f"{size} bytes")
+        except (StreamEnded, StreamSilent) as error:
+            raise StepFailed(str(error)) from None
+
+    def _do_send(self, arguments: Arguments) -> None:
+        connection = self._connection(arguments)
+        if arguments.has("raw"):
+            connection.send(arguments.data("raw", b""))
+            return
+        name = arguments.word(2, "the name of a frame, or raw=")
+        fields = frame_fields(arguments.rest())
+        try:
+            connection.send(encode(the_spec(), "client", name, fields))
+        except (Malformed, KeyError, TypeError) as error:
+            raise StepFailed(f"the script's {name} can't be encoded: {error}") from None
+
+    def _do_expect(self, arguments: Arguments) -> dict[str, Any]:
+        connection = self._connection(arguments)
+        name = arguments.word(2, "the name of a frame")
+        within = arguments.integer("within_ms", 20_000) / 1000
+        wanted = frame_fields(arguments.rest())
+        fields = self._expect(connection, name, self._context.seconds_left(within))
+        for field, value in wanted.items():
+            if fields.get(field) != value:
+                raise StepFailed(f"{name} has {field}={fields.get(field)!r}, expected {value!r}")
+        self._context.variables[arguments.words[1]] = fields
+        return dict(fields)
+
+    def _expect(self, connection: ScriptedConnection, name: str, seconds: float) -> Fields:
+        try:
+            raw = connection.up.next_frame(seconds, name)
+            got, fields = read_piece("server", 1, raw)
+        except (StreamEnded, StreamSilent, Malformed) as error:
+            raise StepFailed(f"expected {name}: {error}") from None
+        if got != name:
+            raise StepFailed(f"expected {name}, got {got} {fields}")
+        return fields
+
+    def _do_eof(self, arguments: Arguments) -> None:
+        self._connection(arguments).eof()
+
+    def _do_reset(self, arguments: Arguments) -> None:
+        self._connection(arguments).reset()
+
+    def _do_close(self, arguments: Arguments) -> None:
+        self._connection(arguments).close()
+
+    def _do_expect_end(self, arguments: Arguments) -> None:
+        connection = self._connection(arguments)
+        seconds = self._context.seconds_left(arguments.integer("within_ms", 20_000) / 1000)
+        try:
+            connection.up.wait(lambda: bool(connection.up.ended), seconds, "the end")
+        except StreamSilent as error:
+            raise StepFailed(str(error)) from None
