@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Generator, Iterable
 from types import TracebackType
@@ -16,6 +17,8 @@ from ticketing._options import OnEvent, Options, TlsOptions
 from ticketing._ticket import Acquisition, Ticket
 from ticketing.errors import ClosedError, HeldError
 from ticketing.events import Key
+
+logger = logging.getLogger("ticketing")
 
 
 class Client:
@@ -97,6 +100,15 @@ class Client:
             self._driver = driver
         return driver
 
+    def __del__(self) -> None:
+        driver = getattr(self, "_driver", None)
+        if driver is not None and driver.in_its_process and not driver.core.is_closed:
+            logger.warning("a client was dropped without close(); its tickets are released")
+            try:
+                driver.loop.call_soon_threadsafe(driver.close_unattended)
+            except RuntimeError:
+                pass  # The loop is closed, and with it the connection.
+
     # Calls.
 
     def acquire(
@@ -169,7 +181,7 @@ class Client:
         )
         driver.after_call()
         try:
-            return Ticket(driver, await granted)
+            return Ticket(self, driver, await granted)
         except (asyncio.CancelledError, GeneratorExit):
             driver.abandon(request)
             raise
@@ -189,7 +201,7 @@ class Client:
         request = driver.core.adopt(reference, lease, auto_extend, adopted, now_ns())
         driver.after_call()
         try:
-            return Ticket(driver, await adopted)
+            return Ticket(self, driver, await adopted)
         except (asyncio.CancelledError, GeneratorExit):
             driver.abandon(request)
             raise

@@ -99,6 +99,11 @@ class Driver:
             self.core.abandon(request, now_ns())
             self.after_call()
 
+    def close_unattended(self) -> None:
+        """The client was dropped: close without anybody waiting for it."""
+        self.core.close(None, now_ns())
+        self.after_call()
+
     async def connection_gone(self) -> None:
         """Wait until nothing of the connection is left on the loop."""
         if self._connecting is not None:

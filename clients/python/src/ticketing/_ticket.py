@@ -24,9 +24,10 @@ _NS_PER_S = 1_000_000_000
 class TicketFacts:
     """What the tickets of both APIs tell about themselves. Reading it is thread-safe."""
 
-    __slots__ = ("_driver", "_held")
+    __slots__ = ("_client", "_driver", "_held")
 
-    def __init__(self, driver: Driver, held: HeldTicket) -> None:
+    def __init__(self, client: object, driver: Driver, held: HeldTicket) -> None:
+        self._client = client  # A client is not collected while one of its tickets is in use.
         self._driver = driver
         self._held = held
 
@@ -106,8 +107,8 @@ class Ticket(TicketFacts):
 
     __slots__ = ("__weakref__", "_scope")
 
-    def __init__(self, driver: Driver, held: HeldTicket) -> None:
-        super().__init__(driver, held)
+    def __init__(self, client: object, driver: Driver, held: HeldTicket) -> None:
+        super().__init__(client, driver, held)
         self._scope: _Scope | None = None
 
     async def release(self) -> None:

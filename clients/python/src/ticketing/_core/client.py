@@ -63,6 +63,8 @@ class ClientCore:
         self._closing: list[Any] = []
         self._is_closing = False
         self._closed_because: str | None = None
+        self._round_failed = False
+        """Since the last connection a round came to nothing, and the log says so."""
 
     # The transport and the clock.
 
@@ -428,6 +430,7 @@ class ClientCore:
     def link_ready(self, now_ns: int) -> None:
         """Send what is unanswered again, then ask about the tickets that are held."""
         address = str(self._link.endpoint)
+        self._round_failed = False
         self.effects.append(Log("debug", f"connected to {address}"))
         if self.settings.observed:
             self.effects.append(Notify(Connected(address)))
@@ -463,7 +466,9 @@ class ClientCore:
             self._opening = None
             self._end(f"the client could not be opened: {error}", now_ns)
             return False
-        self._warn(str(error))
+        level = "debug" if self._round_failed else "warning"
+        self._round_failed = True
+        self.effects.append(Log(level, str(error)))
         if isinstance(error, AuthError):
             self._settle_unanswered(error, now_ns)
             return False

@@ -515,6 +515,8 @@ class TicketDesk:
 
     def end_all(self, state: TicketState, reason: LostReason | None = None) -> None:
         """The client ends: its tickets are lost with it (`reason`), or just closed."""
+        for expired in self._expired.values():
+            expired.gone = True
         for ticket in list(self.held.values()):
             if reason is not None:
                 ticket.gone = True
