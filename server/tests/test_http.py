@@ -13,8 +13,6 @@ from ticketing_server import http
 from ticketing_server.engine import (
     Counters,
     Histogram,
-    Info,
-    Inspected,
     TicketInfo,
     WaiterInfo,
 )
@@ -31,8 +29,7 @@ class FewLocks:
     """As much of an engine as pages read."""
 
     def __init__(self) -> None:
-        self.draining = False
-        self.inspected: list[tuple[str, int]] = []
+        self.overviews: list[int] = []
         self.tickets = [
             TicketInfo(
                 token=2**64 - 1,
@@ -72,13 +69,11 @@ class FewLocks:
             handshake_failures={"auth_failed": 4},
             received_bytes=100,
             sent_bytes=200,
-            draining=self.draining,
         )
 
-    def inspect(self, what: Inspected, after: bytes | int | None, limit: int) -> list[Info]:
-        self.inspected.append((what, limit))
-        rows: dict[str, list[Info]] = {"tickets": [*self.tickets], "waiters": [*self.waiters]}
-        return rows[what][:limit]
+    def overview(self, limit: int) -> tuple[list[TicketInfo], list[WaiterInfo]]:
+        self.overviews.append(limit)
+        return self.tickets[:limit], self.waiters[:limit]
 
 
 class ManualClock:
@@ -100,7 +95,7 @@ class Pages:
         self.site = Site(
             metrics=MetricsPage(self.engine.counters, self.state),
             status=StatusPage(self.engine, self.state, self.clock),  # type: ignore[arg-type]
-            counters=self.engine.counters,
+            state=self.state,
             token=token,
             host_names=host_names(names),
             denied=lambda reason, request: self.denied.append(reason),
@@ -146,7 +141,7 @@ class TestPages:
         pages = Pages()
         assert pages.get("/healthz").status == 200
         assert pages.get("/readyz").status == 200
-        pages.engine.draining = True
+        pages.state.draining = True
         assert pages.get("/healthz").status == 200
         assert pages.get("/readyz").status == 503
 
@@ -211,10 +206,10 @@ class TestStatus:
         pages = Pages()
         for _ in range(100):
             pages.get("/status")
-        assert pages.engine.inspected == [("tickets", ITEMS_MAX), ("waiters", ITEMS_MAX)]
+        assert pages.engine.overviews == [ITEMS_MAX]
         pages.clock.now_s += FRESH_FOR_S
         pages.get("/status")
-        assert len(pages.engine.inspected) == 4
+        assert len(pages.engine.overviews) == 2
 
     def test_a_full_table_is_cut_and_says_so(self) -> None:
         pages = Pages()

@@ -236,6 +236,13 @@ class Engine(Protocol):
         `after` is the paging value of the last item of the page before, None for the first page.
         """
 
+    def overview(self, limit: int) -> tuple[list[TicketInfo], list[WaiterInfo]]:
+        """Return at most `limit` tickets and waiters at a cost that depends on `limit` alone.
+
+        The oldest waiters, the tickets that have the keys they wait for, then other tickets in no
+        stated order: what a page that is looked at all day may ask for, unlike `inspect`.
+        """
+
     def counters(self) -> Counters:
         """Return the numbers behind the metrics."""
 

@@ -20,9 +20,8 @@ from typing import cast
 
 import h11
 
-from ticketing_server.engine import Counters
 from ticketing_server.log import escape
-from ticketing_server.metrics import MetricsPage
+from ticketing_server.metrics import MetricsPage, ShellState
 from ticketing_server.status import StatusPage
 
 CONNECTIONS_MAX = 64
@@ -65,7 +64,7 @@ class Site:
 
     metrics: MetricsPage
     status: StatusPage
-    counters: Callable[[], Counters]
+    state: ShellState
     token: str = field(repr=False)
     host_names: frozenset[str]
     """Names that a Host header may have, in lower case, beside IP addresses."""
@@ -102,7 +101,7 @@ class Site:
         if path == "/healthz":
             return Response(200, b"ok\n")
         if path == "/readyz":
-            if self.counters().draining:
+            if self.state.draining:
                 return _refused(503, "draining")
             return Response(200, b"ready\n")
         if not request.is_local and (refusal := self._check_token(request)) is not None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import nsmallest
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal
 
+from ticketing_server.constants_gen import SET_KEYS_MAX
 from ticketing_server.engine import (
     ConnectionInfo,
     Counters,
@@ -42,6 +43,23 @@ def inspect(
         return [_key(engine.table, found) for found in keys]
     number = after if isinstance(after, int) else -1
     return list(islice(_connections(engine, number), limit))
+
+
+def overview(engine: StandaloneEngine, limit: int) -> tuple[list[TicketInfo], list[WaiterInfo]]:
+    """Return what is looked at most; see `Engine.overview`."""
+    slots = engine.table.slots
+    waiters = list(islice(_waiters(engine.table), limit))
+    wanted = (key for waiter in waiters for key in waiter.keys)
+    found: dict[bytes, Ticket] = {}
+    for key in chain(wanted, islice(slots, limit * SET_KEYS_MAX)):
+        slot = slots.get(key)
+        ticket = slot.holder if isinstance(slot, Queue) else slot
+        if ticket is not None:
+            found[ticket[0]] = ticket
+        if len(found) == limit:
+            break
+    tickets = [_ticket(engine, ticket) for ticket in found.values()]
+    return tickets, [_waiter(engine, waiter) for waiter in waiters]
 
 
 def _tickets(table: LockTable) -> Iterator[Ticket]:
@@ -120,7 +138,8 @@ def counters(engine: StandaloneEngine) -> Counters:
     table = engine.table
     grants = table.next_token - table.first_token
     oldest = next(iter(_waiters(table)), None)
-    queues = (slot for slot in table.slots.values() if isinstance(slot, Queue))
+    waited_for = {key for waiter in _waiters(table) for key in waiter.keys}
+    queues = (slot for slot in map(table.slots.get, waited_for) if isinstance(slot, Queue))
     return Counters(
         requests=dict(table.results),
         errors=dict(engine.errors),
@@ -131,9 +150,7 @@ def counters(engine: StandaloneEngine) -> Counters:
         held_keys=table.held_keys,
         waiters_attached=table.attached,
         waiters_detached=table.detached,
-        longest_queue=max((queue.attached + queue.detached for queue in queues), default=0)
-        if table.waiting
-        else 0,
+        longest_queue=max((queue.attached + queue.detached for queue in queues), default=0),
         oldest_waiter_age_ns=max(0, engine.now_ns - oldest.arrived_ns) if oldest else 0,
         wait=dict(table.wait),
         hold=table.hold,

@@ -35,6 +35,7 @@ class ShellState:
     version: str
     engine: str
     limits: Limits
+    draining: bool = False
     loop_lag_s: float = 0.0
     certificate_expiry_unix_s: dict[str, float] = field(default_factory=dict)
 
@@ -54,12 +55,12 @@ class EngineCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every family."""
         counters = self._counters()
-        yield from self._shell_families(counters)
+        yield from self._shell_families()
         yield from _request_families(counters)
         yield from _table_families(counters)
         yield from _connection_families(counters)
 
-    def _shell_families(self, counters: Counters) -> Iterator[Metric]:
+    def _shell_families(self) -> Iterator[Metric]:
         state = self._state
         yield _labelled_gauge(
             "ticketing_build_info",
@@ -90,7 +91,7 @@ class EngineCollector(Collector):
         yield GaugeMetricFamily(
             "ticketing_draining",
             "1 while the server sends its clients away, else 0.",
-            value=int(counters.draining),
+            value=int(state.draining),
         )
         if state.certificate_expiry_unix_s:
             yield _labelled_gauge(

@@ -76,6 +76,7 @@ class Service:
 
     async def drain(self) -> None:
         """Send clients away and wait until they are gone; the listener bounds how long."""
+        self.state.draining = True
         self.log.always("info", "draining")
         await self.server.drain()
 
@@ -124,7 +125,7 @@ class Service:
         return Site(
             metrics=MetricsPage(engine.counters, self.state),
             status=StatusPage(engine, self.state, time.monotonic),
-            counters=engine.counters,
+            state=self.state,
             token=self.settings.http_token,
             host_names=host_names(self.settings.http_host),
             denied=self._on_http_denied,

@@ -21,6 +21,8 @@ from ticketing_server.engine import (
     NamedSecret,
     Output,
     Peer,
+    TicketInfo,
+    WaiterInfo,
 )
 from ticketing_server.limits import Limits
 from ticketing_server.lock_table import (
@@ -378,6 +380,10 @@ class StandaloneEngine:
     def inspect(self, what: Inspected, after: bytes | int | None, limit: int) -> list[Info]:
         """See `Engine.inspect`."""
         return inspection.inspect(self, what, after, limit)
+
+    def overview(self, limit: int) -> tuple[list[TicketInfo], list[WaiterInfo]]:
+        """Return what is looked at most; see `Engine.overview`."""
+        return inspection.overview(self, limit)
 
     def counters(self) -> Counters:
         """See `Engine.counters`."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from ticketing_server.engine import Engine, TicketInfo, WaiterInfo
 from ticketing_server.log import escape
 from ticketing_server.metrics import ShellState
 
 ITEMS_MAX = 500
-"""Tickets and waiters that one answer lists, the oldest first; counts always cover all."""
+"""Tickets and waiters that one answer lists; counts always cover all."""
 FRESH_FOR_S = 0.5
 
 
@@ -36,15 +36,14 @@ class StatusPage:
 
     def _make(self, now_s: float) -> dict[str, Any]:
         counters = self._engine.counters()
-        tickets = cast(list[TicketInfo], self._engine.inspect("tickets", None, ITEMS_MAX))
-        waiters = cast(list[WaiterInfo], self._engine.inspect("waiters", None, ITEMS_MAX))
+        tickets, waiters = self._engine.overview(ITEMS_MAX)
         waiting = counters.waiters_attached + counters.waiters_held_back + counters.waiters_detached
         return {
             "version": self._state.version,
             "engine": self._state.engine,
             "mode": "memory",
             "uptime_s": round(now_s - self._started_s, 3),
-            "draining": counters.draining,
+            "draining": self._state.draining,
             "loop_lag_s": round(self._state.loop_lag_s, 6),
             "tickets": counters.tickets,
             "held_keys": counters.held_keys,
