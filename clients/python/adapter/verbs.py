@@ -6,7 +6,6 @@ import asyncio
 import importlib.metadata
 import inspect
 import platform
-import ssl
 import struct
 import time
 from typing import Any
@@ -116,14 +115,11 @@ def times(fields: Fields) -> Fields:
     return options
 
 
-def tls_of(fields: Fields) -> ssl.SSLContext | None:
-    files = {name: fields.pop(name).decode() for name in list(fields) if name.startswith("tls_")}
-    if not files:
-        return None
-    context = ssl.create_default_context(cafile=files.get("tls_ca"))
-    if "tls_cert" in files:
-        context.load_cert_chain(files["tls_cert"], files["tls_key"])
-    return context
+def tls_of(fields: Fields) -> ticketing.TlsOptions | None:
+    options = {"tls_ca": "ca_file", "tls_cert": "cert_file", "tls_key": "key_file"}
+    options["tls_server_name"] = "server_name"
+    given = {options[name]: fields.pop(name).decode() for name in options if name in fields}
+    return ticketing.TlsOptions(**given) if given else None
 
 
 class Verbs:
@@ -268,7 +264,8 @@ class Verbs:
             lost = ticket.wait_lost(timeout=seconds)
         else:
             waiting = asyncio.ensure_future(ticket.wait_lost())
-            lost = (await asyncio.wait([waiting], timeout=seconds))[0]
+            await asyncio.wait([waiting], timeout=seconds)
+            lost = waiting.done() and waiting.result()
             waiting.cancel()
         if not lost:
             raise Ended("pending")
@@ -310,6 +307,22 @@ class Verbs:
         except ticketing.LostError:
             raise Ended("lost", ended) from None
         return {"body": ended}
+
+    async def after_fork(self, fields: Fields) -> Fields:
+        """What the child of a fork does with what it inherited."""
+        answer = {"child": "ok", "ticket": "ok"}
+        try:
+            await settled(self.ticket(fields).release())
+        except ticketing.TicketingError as error:
+            answer["ticket"] = error.kind
+        client = self.client(fields)
+        try:
+            ticket = await settled(client.acquire(fields["key"], lease=10))
+            await settled(ticket.release())
+            await settled(client.close())
+        except ticketing.TicketingError as error:
+            answer["child"] = error.kind
+        return answer
 
     async def do_contend(self, fields: Fields) -> None:
         path = fields["file"].decode()
