@@ -154,6 +154,8 @@ def pytest_arguments(options: argparse.Namespace, rest: list[str], state: Path) 
         "--no-header",
         "--tb=short",
         "--show-capture=no",
+        "-rN",
+        "--disable-warnings",
     ]
     if not any(word.startswith(("-n", "--numprocesses")) for word in rest) and not options.case:
         arguments.append(f"-n{min(os.cpu_count() or 1, WORKERS_MAX)}")

@@ -28,6 +28,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
+    "~": lambda value, part: part in value,
 }
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\", '"': b'"'}
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -138,6 +139,8 @@ def mismatch(expected: Field, got: Mapping[str, Value], variables: Variables) ->
             return ""
         return f"{expected.name} is {value!r}, expected {span[1]} to {span[2]}"
     wanted = value_of(expected.value, variables)
+    if expected.operator == "~" and not isinstance(wanted, bytes):
+        wanted = str(wanted).encode("utf-8")
     if isinstance(value, list) and not isinstance(wanted, list):
         wanted = [wanted]
     if isinstance(wanted, list) and not isinstance(value, list):

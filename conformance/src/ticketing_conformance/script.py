@@ -13,7 +13,7 @@ REPEAT_COUNT_MAX = 100_000
 
 _ID = re.compile(r"[a-z0-9][a-z0-9-]*")
 _VARIABLE = re.compile(r"[a-z_][a-z0-9_]*")
-_FIELD = re.compile(r"([a-z_][a-z0-9_]*)(<=|>=|!=|=|<|>)(.*)", re.DOTALL)
+_FIELD = re.compile(r"([a-z_][a-z0-9_]*)(<=|>=|!=|=|<|>|~)(.*)", re.DOTALL)
 _TOKEN = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^\s"])+')
 _HEADERS = ("about", "req", "needs", "api", "each", "timeout", "flags")
 
