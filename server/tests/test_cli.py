@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -174,6 +176,26 @@ class TestStart:
             assert f"{server.http_url}/" in log
             assert "a restart forgets tickets and queues; it grants nothing for the first 2m" in log
             assert "none: every program on this machine" in log
+
+    @pytest.mark.skipif(find_spec("ticketing") is None, reason="the Python client is not installed")
+    @pytest.mark.parametrize("secret_line", ["", SECRET, f"named {SECRET}"])
+    def test_the_line_to_paste_takes_a_lock(self, secret_line: str, tmp_path: Path) -> None:
+        settings = {}
+        if secret_line:
+            (tmp_path / "a secret").write_text(f"{secret_line}\nold {SECRET[::-1]}\n")
+            settings["secret_file"] = str(tmp_path / "a secret")
+        with ServerProcess(**settings) as server:
+            (line,) = re.findall(r"^  try it +(.*)$", server.log, re.MULTILINE)
+            done = subprocess.run(
+                ["sh", "-c", line],
+                env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_TIMEOUT_S,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            assert "first-lock" in done.stdout
 
     def test_json_logs_are_json_throughout(self) -> None:
         with ServerProcess(SECRET, log_format="json") as server:
