@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from ticketing_spec import show, vectors
+from ticketing_spec import page, show, vectors
 from ticketing_spec.emitters import kaitai, wireshark
 from ticketing_spec.emitters.tables import TARGETS, VERSION3_TARGETS
 from ticketing_spec.model import SPEC_DIR, Spec, load_spec
@@ -26,6 +26,8 @@ def outputs(directory: Path = SPEC_DIR) -> dict[str, str]:
     spec, version3 = load_spec("ticketing", directory), load_spec("version3", directory)
     result = {t.path: t.emit(spec, header(spec)) for t in TARGETS}
     result |= {t.path: t.emit(version3, header(version3)) for t in VERSION3_TARGETS}
+    template = (directory / "protocol.md.tmpl").read_text()
+    result["spec/PROTOCOL.md"] = page.render(spec, version3, template, header(spec, version3))
     result["spec/dist/ticketing.ksy"] = kaitai.emit(spec, header(spec))
     result["spec/dist/ticketing.lua"] = wireshark.emit((spec, version3), header(spec, version3))
     for each in (spec, version3):
