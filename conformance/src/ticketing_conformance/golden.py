@@ -7,6 +7,7 @@ its streams follow from the script, before any client runs.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ _SECRET = b"conformance-secret"
 def make_transcript(case: Case) -> Transcript:
     """The golden transcript of a scenario. Raises ScriptError where the script leaves it open."""
     context = Context(Path("/nonexistent"), SECONDS + 1e12)
-    context.variables.update(dict(case.parameters))
+    context.variables.update({name: value_of(value, {}) for name, value in case.parameters})
     peer = _PaperPeer(context)
     _walk(case, case.steps, context, peer)
     return Transcript(
@@ -157,14 +158,14 @@ def _walk(case: Case, steps: tuple[Step, ...], context: Context, peer: _PaperPee
             if step.verb == "repeat":
                 values = [str(value_of(word, context.variables)) for word in step.words[2:]]
                 for value in expand_values(values):
-                    context.variables[step.words[1]] = int(value) if value.isdigit() else value
+                    context.variables[step.words[1]] = value_of(value, {})
                     _walk(case, step.block, context, peer)
             elif step.verb == "peer":
                 values_of = {f.name: value_of(f.value, context.variables) for f in step.fields}
                 peer.do(Arguments("peer", list(step.words[1:]), values_of))
             elif step.verb == "open":
                 _remember_opening(step, context, peer)
-        except (Malformed, KeyError, StepFailed, BadExpression) as error:
+        except (Malformed, KeyError, TypeError, StepFailed, BadExpression) as error:
             raise ScriptError(
                 f"{case.path}:{step.line}: the golden transcript is left open here: {error}"
             ) from None
@@ -187,7 +188,8 @@ def _remember_opening(step: Step, context: Context, peer: _PaperPeer) -> None:
 
 def golden_path(case: Case) -> Path:
     """Where the transcript of a scenario is kept."""
-    return GOLDEN_DIR / f"{case.id.partition('/')[2]}.txt"
+    name = re.sub(r"[^A-Za-z0-9=,.-]", "_", case.id.partition("/")[2].replace("[", ".").rstrip("]"))
+    return GOLDEN_DIR / f"{name}.txt"
 
 
 def stale_transcripts(cases: list[Case]) -> dict[Path, str | None]:

@@ -82,9 +82,13 @@ class Run:
         self._others = others or {}
         self._used: dict[str, Adapter] = {}
         self._environment: dict[str, str] = {}
+        self._started: dict[str, int] = {}
+        self._stopwatches: dict[str, int] = {}
         self.outcome = Outcome()
         self._context = Context(directory, time.monotonic() + case.seconds)
-        self._context.variables.update({name: _typed(value) for name, value in case.parameters})
+        self._context.variables.update(
+            {name: value_of(value, {}) for name, value in case.parameters}
+        )
         self._proxies = ProxyVerbs(self._context)
         self._families: dict[str, Any] = {
             "peer": PeerVerbs(self._context),
@@ -131,7 +135,7 @@ class Run:
             raise StepFailed("repeat takes: repeat NAME VALUE… or a..b")
         values = [str(value_of(word, self._context.variables)) for word in step.words[2:]]
         for value in expand_values(values):
-            self._context.variables[step.words[1]] = _typed(value)
+            self._context.variables[step.words[1]] = value_of(value, {})
             self._steps(step.block)
 
     def _step(self, step: Step) -> None:
@@ -145,19 +149,28 @@ class Run:
         values = {item.name: value_of(item.value, variables) for item in step.fields}
         if step.verb in DEFAULT_NAMES:
             values.setdefault("as", DEFAULT_NAMES[step.verb])
-        words = [str(value_of(word, variables)) for word in step.words[1:]]
+        words = _words(step.words[1:], variables)
         started = time.monotonic_ns()
+        if values.get("detach") == 1:
+            self._started[str(values.get("as"))] = started
         answer = self._answer(step, words, values)
-        took_ms = (time.monotonic_ns() - started) // 1_000_000
+        ended = time.monotonic_ns()
         self._say(step, answer)
         self._remember(values, answer)
-        self._compare(step, Answer(answer.status, {**answer.fields, "took_ms": took_ms}))
+        begun = (
+            self._started.get(str(values.get("as")), started) if step.verb == "await" else started
+        )
+        times = {
+            "took_ms": _milliseconds(started, ended),
+            "elapsed_ms": _milliseconds(begun, ended),
+        }
+        self._compare(step, Answer(answer.status, {**answer.fields, **times}))
 
     def _answer(self, step: Step, words: list[str], values: dict[str, Any]) -> Answer:
         family = self._families.get(step.verb)
         if family is not None:
             return Answer("ok", family.do(Arguments(step.verb, words, values)))
-        if step.verb in ("certs", "file", "env", "adapter"):
+        if step.verb in ("certs", "file", "env", "adapter", "stopwatch"):
             fields = getattr(self, f"_do_{step.verb}")(Arguments(step.verb, words, values)) or {}
             return Answer("ok", fields)
         if words:
@@ -282,6 +295,17 @@ class Run:
             raise StepFailed("env has to stand before the first verb of an adapter")
         self._environment[arguments.word(0, "a name")] = arguments.word(1, "a value")
 
+    def _do_stopwatch(self, arguments: Arguments) -> dict[str, Any]:
+        """`stopwatch as=w` starts one, `stopwatch of=w -> ok ms=…` reads it."""
+        now = time.monotonic_ns()
+        if arguments.has("of"):
+            name = arguments.text("of")
+            if name not in self._stopwatches:
+                raise StepFailed(f"there is no stopwatch {name}")
+            return {"ms": _milliseconds(self._stopwatches[name], now)}
+        self._stopwatches[arguments.text("as", "w")] = now
+        return {}
+
     def _do_adapter(self, arguments: Arguments) -> None:
         """`adapter kill name`: end another adapter's process at once, as a crash would."""
         if arguments.word(0, "what to do") != "kill":
@@ -321,6 +345,19 @@ class Run:
 _LINE = "line "
 
 
+def _words(words: tuple[str, ...], variables: Mapping[str, Any]) -> list[str]:
+    """The words of a step; a list stands for as many words as it has items."""
+    found: list[str] = []
+    for word in words:
+        value = value_of(word, variables)
+        found.extend(map(str, value) if isinstance(value, list) else [str(value)])
+    return found
+
+
+def _milliseconds(start_ns: int, end_ns: int) -> int:
+    return (end_ns - start_ns) // 1_000_000
+
+
 def check_captures(captures: list[Capture]) -> None:
     """Raise StepFailed if a client sent what no correct client sends."""
     for capture in captures:
@@ -337,10 +374,6 @@ def check_captures(captures: list[Capture]) -> None:
                 raise StepFailed(f"{where}: frame {number + 1} of the client is {name}")
         if rest and capture.connection.up.ended == "eof":
             raise StepFailed(f"{where}: the client's stream ends with half a frame: {rest.hex()}")
-
-
-def _typed(text: str) -> Any:
-    return int(text) if text.lstrip("-").isdigit() else text
 
 
 def run_case(

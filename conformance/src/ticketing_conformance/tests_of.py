@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -128,11 +128,12 @@ def suite_paths() -> dict[str, list[Path]]:
     return {vectors.SUITE: [VECTORS_DIR], **paths}
 
 
-def all_tests(languages: list[Language]) -> list[Test]:
-    """The whole catalogue, whatever is selected."""
+def all_tests(languages: list[Language], suites: Collection[str] = ()) -> list[Test]:
+    """The catalogue of these suites (without any: of all), whatever cases are selected."""
     return [
         test
-        for folders in suite_paths().values()
+        for suite, folders in suite_paths().items()
+        if not suites or suite in suites
         for folder in folders
         for path in sorted([*folder.glob("*.case"), *folder.glob("*.vec")])
         for test in file_tests(path, languages)
