@@ -161,12 +161,10 @@ class ClientCore:
             if ticket.acquire is not None:
                 self._requests.settle(ticket.acquire, None, error)
                 ticket.acquire = None
-        if self.settings.release_on_close and self._link.ready:
-            open_ends += [(ticket.acquire_id, ticket) for ticket in held]
-        else:
+        if not (self.settings.release_on_close and self._link.ready):
             self._tickets.end_all(TicketState.CLOSED)
-        if not self._link.ready:
             return
+        open_ends += [(ticket.acquire_id, ticket) for ticket in held]
         for _, open_end in sorted(open_ends, key=lambda end: end[0]):
             if isinstance(open_end, HeldTicket):
                 self._tickets.release(open_end, None, now_ns)

@@ -80,11 +80,6 @@ _BODY_BYTES = {"client": c.CLIENT_BODY_BYTES, "server": c.SERVER_BODY_BYTES}
 
 # Values that a field of this name may have; the width of the field bounds the others.
 _VALUE_BOUNDS: dict[tuple[str, str], tuple[int, int]] = {
-    ("acquire", "request_id"): (1, 2**64 - 1),
-    ("acquire_set", "request_id"): (1, 2**64 - 1),
-    ("release", "request_id"): (1, 2**64 - 1),
-    ("extend", "request_id"): (1, 2**64 - 1),
-    ("cancel", "request_id"): (1, 2**64 - 1),
     ("acquire", "lease_ms"): (c.LEASE_MS_MIN, c.LEASE_MS_MAX),
     ("acquire_set", "lease_ms"): (c.LEASE_MS_MIN, c.LEASE_MS_MAX),
     ("extend", "lease_ms"): (c.LEASE_MS_MIN, c.LEASE_MS_MAX),
@@ -132,7 +127,8 @@ def decode(direction: str, frame: bytes) -> tuple[str, dict[str, Any]]:
         low, high = _VALUE_BOUNDS.get((layout.name, field), (0, 2**64 - 1))
         if isinstance(value, int) and not low <= value <= high:
             raise Malformed("body", f"{field} {value} is not {low} to {high}")
-    _check_server_values(direction, layout.name, values)
+    if direction == "server":
+        _check_server_values(layout.name, values)
     tail = frame[HEADER_BYTES + layout.fixed.size :]
     if layout.tail == "keys":
         values["keys"] = _decode_keys(tail)
@@ -148,11 +144,7 @@ def _check_length(layer: str, direction: str, op: int, length: int) -> None:
         raise Malformed(layer, f"a body of {length} bytes, where {chr(op)} takes {low} to {high}")
 
 
-def _check_server_values(direction: str, name: str, values: Mapping[str, Any]) -> None:
-    if direction == "client":
-        if name == "hello" and values["connection"] == 0:
-            raise Malformed("body", "connection counts from 1")
-        return
+def _check_server_values(name: str, values: Mapping[str, Any]) -> None:
     if name == "welcome":
         if values["role"] > c.ROLE_UNKNOWN:
             raise Malformed("body", f"role {values['role']} is unknown")
@@ -163,8 +155,6 @@ def _check_server_values(direction: str, name: str, values: Mapping[str, Any]) -
             raise Malformed("body", f"reason {values['reason']} is unknown")
     elif name == "error" and values["code"] not in c.ERRORS:
         raise Malformed("body", f"code {values['code']} is unknown")
-    if values.get("token") == 0:
-        raise Malformed("body", "tokens count from 1")
 
 
 def _check_text(field: str, tail: bytes) -> None:
