@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ticketing_spec.codec import digest
+
 from ticketing_conformance.context import StepFailed
 from ticketing_conformance.streams import Fields, the_spec
 
@@ -28,3 +30,15 @@ def encode_loose(direction: str, name: str, fields: Fields, length: int | None =
     assert frame.op is not None
     told = len(body) if length is None else length
     return bytes([frame.op]) + told.to_bytes(2, "big") + body
+
+
+def proof_of_any(secret: bytes, greeting: bytes, client_nonce: bytes, welcome: Fields) -> bytes:
+    """The proof of a welcome with any values, so that nothing but they can be found wrong."""
+    inputs = {"greeting": greeting, "hello.client_nonce": client_nonce}
+    for field in the_spec().frame("server", "welcome").fields:
+        value = welcome.get(field.name)
+        if isinstance(value, int):
+            inputs[f"welcome.{field.name}"] = value.to_bytes(field.size or 1, "big")
+        elif isinstance(value, bytes) and field.name != "proof":
+            inputs[f"welcome.{field.name}"] = value
+    return digest(the_spec(), "proof", inputs, secret)

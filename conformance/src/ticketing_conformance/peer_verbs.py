@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ticketing_spec.codec import Malformed, encode, mac, proof
+from ticketing_spec.codec import Malformed, encode, mac
 
 from ticketing_conformance.context import (
     SECRET,
@@ -15,7 +15,7 @@ from ticketing_conformance.context import (
     StepFailed,
     frame_fields,
 )
-from ticketing_conformance.loose_codec import encode_loose
+from ticketing_conformance.loose_codec import encode_loose, proof_of_any
 from ticketing_conformance.scripted_server import ScriptedConnection, ScriptedServer
 from ticketing_conformance.streams import (
     Fields,
@@ -66,8 +66,7 @@ def welcome_fields(values: dict[str, Any], secret: bytes, greeting: bytes, nonce
     }
     fields = {**defaults, **frame_fields(values)}
     if "proof" not in fields:
-        covered = {name: value for name, value in fields.items() if name != "proof"}
-        fields["proof"] = proof(the_spec(), secret, greeting, nonce, covered)
+        fields["proof"] = proof_of_any(secret, greeting, nonce, fields)
     return fields
 
 
@@ -198,10 +197,10 @@ class PeerVerbs:
             conversation.greeting = data
         elif name == "welcome":
             nonce = nonce_of(conversation.hello) if conversation.hello else bytes(16)
-            greeting, secret = conversation.greeting, conversation.secret
-            if loose:
-                values.setdefault("proof", bytes(32))
-            fields = welcome_fields(values, secret, greeting, nonce)
+            spoilt = str(values.pop("spoil", ""))
+            fields = welcome_fields(values, conversation.secret, conversation.greeting, nonce)
+            if spoilt:
+                fields[spoilt] = _spoilt(fields[spoilt])
             data = self._encode(name, fields, loose, length)
         else:
             fields = frame_fields(values)
@@ -330,3 +329,11 @@ def nonce_of(hello: Fields) -> bytes:
     nonce = hello["client_nonce"]
     assert isinstance(nonce, bytes)
     return nonce
+
+
+def _spoilt(value: int | bytes | list[bytes]) -> int | bytes:
+    """Another legal value of a welcome's field, so that only the proof can tell."""
+    if isinstance(value, int):
+        return value + 1
+    assert isinstance(value, bytes)
+    return value[:-1] + bytes([value[-1] ^ 1])

@@ -105,6 +105,10 @@ class ProxyVerbs:
             raise StepFailed("a rule has one direction, and either a frame or at_byte=")
         self._named(arguments).rule(Rule(way, action, frame, arguments.integer("nth", 1), at_byte))
 
+    def _do_stop(self, arguments: Arguments) -> None:
+        """End it before the case does, where a case starts many."""
+        self._named(arguments).stop()
+
     def _do_connections(self, arguments: Arguments) -> dict[str, Any]:
         """How many connections came so far; waits until there are `at_least`."""
         proxy = self._named(arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,17 @@ _ID = re.compile(r"[a-z0-9][a-z0-9-]*")
 _VARIABLE = re.compile(r"[a-z_][a-z0-9_]*")
 _FIELD = re.compile(r"([a-z_][a-z0-9_]*)(<=|>=|!=|=|<|>|~)(.*)", re.DOTALL)
 _TOKEN = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^\s"])+')
+# A case that uses these verbs and fields needs the features, whether or not its header says so.
+_VERB_FEATURES = {"cancel", "contend", "events", "fork", "scope"}
+_FIELD_FEATURES = {
+    "detach": "detach",
+    "cancel_after_ms": "cancel_after",
+    "lease_ns": "fractional",
+    "wait_ns": "fractional",
+    "tls_ca": "tls",
+    "tls_cert": "tls",
+    "unix": "unix",
+}
 _HEADERS = ("about", "req", "needs", "api", "each", "timeout", "flags")
 
 
@@ -220,6 +231,19 @@ def _nest(lines: Iterator[tuple[int, str]], in_block: bool) -> Iterator[Step]:
         raise ScriptError("a repeat has no end")
 
 
+def features_of(steps: Iterable[Step]) -> set[str]:
+    """The features that the steps themselves show a need for."""
+    needed: set[str] = set()
+    for step in steps:
+        needed |= features_of(step.block)
+        if step.verb in _VERB_FEATURES:
+            needed.add(step.verb)
+        for item in step.fields:
+            if item.name in _FIELD_FEATURES and item.value != "0":
+                needed.add(_FIELD_FEATURES[item.name])
+    return needed
+
+
 def _cases(draft: _Draft, suite: str, path: Path) -> Iterator[Case]:
     if not draft.about:
         raise ScriptError(f"{draft.line}: case {draft.name} has no about")
@@ -234,7 +258,7 @@ def _cases(draft: _Draft, suite: str, path: Path) -> Iterator[Case]:
             line=draft.line,
             about=" ".join(draft.about),
             requirements=tuple(draft.requirements),
-            needs=frozenset(draft.needs),
+            needs=frozenset(draft.needs | features_of(draft.steps)),
             apis=frozenset(draft.apis) if draft.apis else None,
             seconds=draft.seconds,
             flags=frozenset(draft.flags),
