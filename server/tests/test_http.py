@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -318,16 +319,33 @@ async def exchange(port: int, data: bytes) -> bytes:
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 
 
+OnLoop = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def on_loop(request: pytest.FixtureRequest) -> OnLoop:
+    """Runs a coroutine on each kind of event loop."""
+    if request.param == "asyncio":
+        return asyncio.run
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed")
+
+    def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(coroutine)
+
+    return run
+
+
 class TestConnection:
-    def test_one_connection_serves_many_requests(self) -> None:
+    def test_one_connection_serves_many_requests(self, on_loop: OnLoop) -> None:
         async def run() -> bytes:
             async with serving(Pages()) as (_, port):
                 pipelined = (GET + b"\r\n") * 3 + GET + b"Connection: close\r\n\r\n"
                 return await exchange(port, pipelined)
 
-        assert asyncio.run(run()).count(b"HTTP/1.1 200") == 4
+        assert on_loop(run()).count(b"HTTP/1.1 200") == 4
 
-    def test_one_byte_at_a_time(self) -> None:
+    def test_one_byte_at_a_time(self, on_loop: OnLoop) -> None:
         async def run() -> bytes:
             async with serving(Pages()) as (_, port):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -337,24 +355,24 @@ class TestConnection:
                     await asyncio.sleep(0)
                 return await asyncio.wait_for(reader.read(), 30)
 
-        assert asyncio.run(run()).startswith(b"HTTP/1.1 200")
+        assert on_loop(run()).startswith(b"HTTP/1.1 200")
 
-    def test_head_has_the_length_and_no_body(self) -> None:
+    def test_head_has_the_length_and_no_body(self, on_loop: OnLoop) -> None:
         async def run() -> bytes:
             async with serving(Pages()) as (_, port):
                 request = GET.replace(b"GET", b"HEAD") + b"Connection: close\r\n\r\n"
                 return await exchange(port, request)
 
-        head, _, body = asyncio.run(run()).partition(b"\r\n\r\n")
+        head, _, body = on_loop(run()).partition(b"\r\n\r\n")
         assert b"Content-Length: 3" in head
         assert body == b""
 
-    def test_http_1_0_without_a_host(self) -> None:
+    def test_http_1_0_without_a_host(self, on_loop: OnLoop) -> None:
         async def run() -> bytes:
             async with serving(Pages()) as (_, port):
                 return await exchange(port, b"GET /readyz HTTP/1.0\r\n\r\n")
 
-        assert asyncio.run(run()).startswith(b"HTTP/1.1 200")
+        assert on_loop(run()).startswith(b"HTTP/1.1 200")
 
     @pytest.mark.parametrize(
         ("data", "status"),
@@ -368,14 +386,16 @@ class TestConnection:
         ],
         ids=["tls", "no-host", "two-hosts", "long", "body", "chunked"],
     )
-    def test_what_is_refused_is_answered_and_closed(self, data: bytes, status: bytes) -> None:
+    def test_what_is_refused_is_answered_and_closed(
+        self, on_loop: OnLoop, data: bytes, status: bytes
+    ) -> None:
         async def run() -> bytes:
             async with serving(Pages()) as (_, port):
                 return await exchange(port, data)
 
-        assert asyncio.run(run()).startswith(b"HTTP/1.1 " + status)
+        assert on_loop(run()).startswith(b"HTTP/1.1 " + status)
 
-    def test_too_many_connections_are_closed_and_the_others_served(self) -> None:
+    def test_too_many_connections_are_closed_and_the_others_served(self, on_loop: OnLoop) -> None:
         async def run() -> tuple[bytes, bytes]:
             async with serving(Pages()) as (server, port):
                 held = [
@@ -391,20 +411,22 @@ class TestConnection:
                     writer.close()
                 return refused, served
 
-        refused, served = asyncio.run(run())
+        refused, served = on_loop(run())
         assert refused == b""
         assert served.startswith(b"HTTP/1.1 200")
 
-    def test_a_silent_connection_is_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_silent_connection_is_closed(
+        self, on_loop: OnLoop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.05)
 
         async def run() -> bytes:
             async with serving(Pages()) as (_, port):
                 return await exchange(port, b"GET /healthz HT")
 
-        assert asyncio.run(run()) == b""
+        assert on_loop(run()) == b""
 
-    def test_who_asks_and_never_reads_costs_bounded_memory(self) -> None:
+    def test_who_asks_and_never_reads_costs_bounded_memory(self, on_loop: OnLoop) -> None:
         async def run() -> int:
             pages = Pages()
             async with serving(pages) as (server, port):
@@ -422,4 +444,4 @@ class TestConnection:
                 writer.transport.abort()
                 return unsent
 
-        assert asyncio.run(run()) < 200_000
+        assert on_loop(run()) < 200_000

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -149,6 +150,9 @@ async def _run(settings: Settings, log: EventLog, *, only_check: bool) -> int:
     _handle_signals(running, stop_asked, notify_socket)
     asyncio.get_running_loop().set_exception_handler(running.log_bug)
     await running.start()
+    gc.collect()
+    # What lives as long as the process need not be looked at by each collection.
+    gc.freeze()
     _announce(running, log)
     if settings.ready_file is not None:
         _write_ready_file(settings.ready_file, running)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import os
 import socket
 import ssl
@@ -178,9 +177,6 @@ class Server:
         except OSError:
             self._stop_listening()
             raise
-        gc.collect()
-        # What lives as long as the server need not be looked at by each collection.
-        gc.freeze()
 
     def configure(self, limits: Limits, secrets: Sequence[NamedSecret]) -> None:
         """Take new limits and secrets; connections, tickets and waiters stay."""
