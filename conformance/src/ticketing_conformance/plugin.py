@@ -196,15 +196,21 @@ class Gatherer:
             if values:
                 self._results.append(str(values[-1]))
             elif report.failed:
-                self._wrong.append(f"{report.nodeid}: {report.longreprtext[-2000:]}")
+                self._wrong.append(f"{report.nodeid}: {_last_line(report.longreprtext)}")
         elif report.when == "teardown" and report.failed:
-            self._wrong.append(f"{report.nodeid}: {report.longreprtext[-2000:]}")
+            self._wrong.append(f"{report.nodeid}: {_last_line(report.longreprtext)}")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file that can't be read is a failure."""
         if report.failed:
-            self._wrong.append(f"{report.nodeid}: {report.longreprtext[-2000:]}")
+            self._wrong.append(f"{report.nodeid}: {_last_line(report.longreprtext)}")
 
     def pytest_sessionfinish(self) -> None:
         """Hand everything over."""
         self._path.write_text(json.dumps({"results": self._results, "wrong": self._wrong}))
+
+
+def _last_line(text: str) -> str:
+    """The gist of a trace that the console has shown whole."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no reason given"

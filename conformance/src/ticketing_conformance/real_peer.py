@@ -82,16 +82,20 @@ class RealPeer:
         return {}
 
     def _do_accept(self, arguments: Arguments) -> dict[str, Any]:
+        self._accept(arguments)
+        return {}
+
+    def _accept(self, arguments: Arguments) -> str:
         server = arguments.word(1, "the name of a server")
         proxy = self._proxies[server]
         number = self._taken[server] = self._taken.get(server, 0) + 1
         connection = proxy.wait_connections(number, self._context.seconds_left())
-        self._connections[arguments.text("as", "k")] = (proxy, connection)
-        return {}
+        name = arguments.text("as", "k")
+        self._connections[name] = (proxy, connection)
+        return name
 
     def _do_serve(self, arguments: Arguments) -> dict[str, Any]:
-        name = arguments.text("as", "k")
-        self._do_accept(arguments)
+        name = self._accept(arguments)
         connection = self._connections[name][1]
         seconds = self._context.seconds_left()
         greeting = connection.down.take(GREETING_BYTES, seconds, "the greeting")

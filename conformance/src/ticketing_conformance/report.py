@@ -22,8 +22,9 @@ class Requirement:
     """One requirement of the spec."""
 
     id: str
+    side: str
     level: str
-    sentence: str
+    text: str
 
 
 @dataclass
@@ -119,7 +120,7 @@ def cell_text(counts: Mapping[str, int]) -> str:
 def spec_requirements() -> list[Requirement]:
     """The requirements of the spec."""
     return [
-        Requirement(entry["id"], entry["level"], entry.get("sentence", entry.get("about", "")))
+        Requirement(entry["id"], entry["side"], entry["level"], entry["text"])
         for entry in the_spec().raw.get("requirement", [])
     ]
 
@@ -245,6 +246,8 @@ def markdown(report: Report) -> str:
         f"{named} of {len(report.coverage)} named by a passed test.",
     ]
     lines += [
-        f"- {known.id} ({known.level}): not named" for known, tests in report.coverage if not tests
+        f"- {known.id} ({known.side}, {known.level}): not named"
+        for known, tests in report.coverage
+        if not tests
     ]
     return "\n".join(lines) + "\n"

@@ -126,12 +126,12 @@ def _requirements(report: Report) -> str:
         rows.append(
             [
                 _cell(f"<code>{escape(known.id)}</code>"),
-                _cell(escape(known.level)),
-                _cell(escape(known.sentence)),
+                _cell(f"{escape(known.side)}, {escape(known.level)}"),
+                _cell(escape(known.text)),
                 _cell(named or "none", "" if tests else "failed"),
             ]
         )
-    return _table(["requirement", "level", "sentence", "tests that passed"], rows)
+    return _table(["requirement", "of", "text", "tests that passed"], rows)
 
 
 def _failure(result: Result) -> str:
