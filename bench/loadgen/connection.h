@@ -24,6 +24,7 @@ struct connection {
     uint64_t last_request_id;
     uint64_t last_reply_id;   /* Redis, whose replies come in order and carry no id */
     uint64_t last_token;      /* tokens rise on a connection */
+    uint64_t next_held;       /* index of the next background ticket to take or give back */
     unsigned outstanding;
     unsigned pings_outstanding;
     uint64_t last_sent_ns;

@@ -76,12 +76,15 @@ static void next_pair(struct run *run, struct connection *connection, struct slo
     send_request(run, connection, slot, SLOT_ACQUIRING, now_ns);
 }
 
+/* Connection c of n takes tickets c, c + n, c + 2n … and gives back the same: a ticket that
+   another client releases is news to its own, which would be told. */
 static void next_held(struct run *run, struct connection *connection, struct slot *slot,
                       uint64_t now_ns)
 {
-    if (run->held_started == run->options->hold)
+    uint64_t index = connection->next_held;
+    if (index >= run->options->hold)
         return;
-    uint64_t index = run->held_started++;
+    connection->next_held += run->options->connections;
     write_key(run->options, slot, run->hold_first_key + index);
     if (run->stage == STAGE_FILL) {
         send_request(run, connection, slot, SLOT_ACQUIRING, now_ns);

@@ -123,7 +123,8 @@ static void begin(struct run *run, enum stage stage)
 
 static void fill_or_empty(struct run *run, enum stage stage)
 {
-    run->held_started = 0;
+    for (unsigned i = 0; i < run->options->connections; i++)
+        run->connections[i].next_held = i;
     begin(run, stage);
     while (run->outstanding > 0)
         turn(run);

@@ -40,7 +40,6 @@ struct run {
     unsigned next_lease;  /* which of the lease_spread leases comes next */
 
     uint64_t *held_tokens;
-    uint64_t held_started; /* acquires in the fill, releases in the empty stage */
     uint64_t hold_first_key;
     struct shared_key *shared_keys;
 
