@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,7 +21,7 @@ from ticketing_server.engine import (
 from ticketing_server.http import HttpServer, Request, Response, Site, host_names
 from ticketing_server.limits import Limits
 from ticketing_server.metrics import MetricsPage, ShellState
-from ticketing_server.status import FRESH_FOR_S, ITEMS_MAX, StatusPage
+from ticketing_server.status import CHEAP_S, FRESH_FOR_COSTS, ITEMS_MAX, StatusPage
 
 TOKEN = "0123456789abcdef"
 EVIL = "<script>alert(1)</script>"
@@ -31,6 +32,8 @@ class FewLocks:
 
     def __init__(self) -> None:
         self.overviews: list[int] = []
+        self.cpu_s = 0.0
+        self.cost_s = 0.0
         self.tickets = [
             TicketInfo(
                 token=2**64 - 1,
@@ -74,6 +77,7 @@ class FewLocks:
 
     def overview(self, limit: int) -> tuple[list[TicketInfo], list[WaiterInfo]]:
         self.overviews.append(limit)
+        self.cpu_s += self.cost_s
         return self.tickets[:limit], self.waiters[:limit]
 
 
@@ -95,7 +99,7 @@ class Pages:
         self.denied: list[str] = []
         self.site = Site(
             metrics=MetricsPage(self.engine.counters, self.state),
-            status=StatusPage(self.engine, self.state, self.clock),  # type: ignore[arg-type]
+            status=StatusPage(self.engine, self.state, self.clock, lambda: self.engine.cpu_s),
             state=self.state,
             token=token,
             host_names=host_names(names),
@@ -203,12 +207,20 @@ class TestStatus:
         assert [w["state"] for w in shown["waiters_listed"]] == ["attached", "detached"]
         assert [w["left_s"] for w in shown["waiters_listed"]] == [None, 5.0]
 
-    def test_many_who_ask_cost_one_look_at_the_table(self) -> None:
+    def test_a_cheap_answer_is_made_anew_each_time(self) -> None:
         pages = Pages()
+        pages.engine.cost_s = CHEAP_S
+        for _ in range(3):
+            pages.get("/status")
+        assert pages.engine.overviews == [ITEMS_MAX] * 3
+
+    def test_a_costly_one_serves_many_for_a_while(self) -> None:
+        pages = Pages()
+        pages.engine.cost_s = 0.01
         for _ in range(100):
             pages.get("/status")
-        assert pages.engine.overviews == [ITEMS_MAX]
-        pages.clock.now_s += FRESH_FOR_S
+        assert len(pages.engine.overviews) == 1
+        pages.clock.now_s += 0.01 * FRESH_FOR_COSTS
         pages.get("/status")
         assert len(pages.engine.overviews) == 2
 
@@ -218,7 +230,6 @@ class TestStatus:
         shown = json.loads(pages.get("/status").body)
         assert len(shown["waiters_listed"]) == ITEMS_MAX
         pages.engine.tickets.clear()
-        pages.clock.now_s += FRESH_FOR_S
         assert json.loads(pages.get("/status").body)["all_listed"] is False
 
 
@@ -304,14 +315,20 @@ async def serving(pages: Pages) -> AsyncIterator[tuple[HttpServer, int]]:
         await listener.wait_closed()
 
 
+async def _rest(reader: asyncio.StreamReader) -> bytes:
+    """What still comes, up to an end or a reset."""
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
 async def exchange(port: int, data: bytes) -> bytes:
     """Send bytes, then an end, and return everything that came back."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
     try:
-        return await asyncio.wait_for(reader.read(), 30)
-    except ConnectionResetError:
-        return b""
+        return await asyncio.wait_for(_rest(reader), 30)
     finally:
         writer.close()
 
@@ -367,6 +384,18 @@ class TestConnection:
         assert b"Content-Length: 3" in head
         assert body == b""
 
+    def test_who_ends_early_gets_what_was_asked_for(self, on_loop: OnLoop) -> None:
+        async def run() -> int:
+            async with serving(Pages()) as (_, port):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write((GET + b"\r\n") * int(http.ANSWERS_BURST + 5))
+                writer.write_eof()
+                answers = (await asyncio.wait_for(_rest(reader), 30)).count(b"HTTP/1.1 200")
+                writer.close()
+                return answers
+
+        assert on_loop(run()) == http.ANSWERS_BURST + 5
+
     def test_http_1_0_without_a_host(self, on_loop: OnLoop) -> None:
         async def run() -> bytes:
             async with serving(Pages()) as (_, port):
@@ -395,25 +424,36 @@ class TestConnection:
 
         assert on_loop(run()).startswith(b"HTTP/1.1 " + status)
 
-    def test_too_many_connections_are_closed_and_the_others_served(self, on_loop: OnLoop) -> None:
+    def test_of_too_many_connections_the_oldest_is_closed(self, on_loop: OnLoop) -> None:
         async def run() -> tuple[bytes, bytes]:
-            async with serving(Pages()) as (server, port):
+            async with serving(Pages()) as (_, port):
                 held = [
                     await asyncio.open_connection("127.0.0.1", port)
                     for _ in range(http.CONNECTIONS_MAX)
                 ]
-                while len(server.connections) < http.CONNECTIONS_MAX:
-                    await asyncio.sleep(0)
-                refused = await exchange(port, GET + b"\r\n")
-                held[0][1].write(GET + b"\r\n")
-                served = await asyncio.wait_for(held[0][0].readuntil(b"ok\n"), 30)
+                served = await exchange(port, GET + b"Connection: close\r\n\r\n")
+                closed = await asyncio.wait_for(_rest(held[0][0]), 30)
                 for _, writer in held:
                     writer.close()
-                return refused, served
+                return closed, served
 
-        refused, served = on_loop(run())
-        assert refused == b""
+        closed, served = on_loop(run())
+        assert closed == b""
         assert served.startswith(b"HTTP/1.1 200")
+
+    def test_a_flood_of_requests_is_answered_at_a_bounded_rate(self, on_loop: OnLoop) -> None:
+        async def run() -> tuple[int, float]:
+            async with serving(Pages()) as (_, port):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                begun_s = time.monotonic()
+                writer.write((GET + b"\r\n") * 59 + GET + b"Connection: close\r\n\r\n")
+                answers = (await asyncio.wait_for(reader.read(), 60)).count(b"HTTP/1.1 200")
+                writer.close()
+                return answers, time.monotonic() - begun_s
+
+        answers, took_s = on_loop(run())
+        assert answers == 60
+        assert took_s > (60 - http.ANSWERS_BURST) / http.ANSWERS_PER_S * 0.9
 
     def test_a_silent_connection_is_closed(
         self, on_loop: OnLoop, monkeypatch: pytest.MonkeyPatch
@@ -426,7 +466,11 @@ class TestConnection:
 
         assert on_loop(run()) == b""
 
-    def test_who_asks_and_never_reads_costs_bounded_memory(self, on_loop: OnLoop) -> None:
+    def test_who_asks_and_never_reads_costs_bounded_memory(
+        self, on_loop: OnLoop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(http, "ANSWERS_PER_S", 1e9)
+
         async def run() -> int:
             pages = Pages()
             async with serving(pages) as (server, port):
@@ -436,10 +480,10 @@ class TestConnection:
                 for _ in range(200):
                     writer.write(ask)
                     await asyncio.sleep(0)
-                (connection,) = server.connections
+                (connection,) = server._connections
                 transport = connection._transport
                 assert transport is not None
-                assert not connection._writable, "it was to be stopped by the unread answers"
+                assert connection._stalled, "it was to be stopped by the unread answers"
                 unsent = transport.get_write_buffer_size()
                 writer.transport.abort()
                 return unsent

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-import json
 import socket
+import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +25,10 @@ from ticketing_server.metrics import MetricsPage, ShellState
 from ticketing_server.status import StatusPage
 
 CONNECTIONS_MAX = 64
+"""Over it the oldest is closed, so that who only holds connections does not shut out a probe."""
+ANSWERS_PER_S = 100.0
+ANSWERS_BURST = 20.0
+"""Over its rate an answer waits, so that a flood of requests costs clients little."""
 HEADER_BYTES_MAX = 16_384
 REQUEST_TIMEOUT_S = 10.0
 """A connection that brought no whole request, or did not take its answer, for so long is closed."""
@@ -106,7 +110,7 @@ class Site:
             return Response(200, b"ready\n")
         if not request.is_local and (refusal := self._check_token(request)) is not None:
             return refusal
-        return Response(200, json.dumps(self.status.get()).encode() + b"\n", "application/json")
+        return Response(200, self.status.render(), "application/json")
 
     def _is_known_host(self, header: str) -> bool:
         name = header.strip().lower()
@@ -173,20 +177,41 @@ def host_names(configured: tuple[str, ...]) -> frozenset[str]:
 
 
 class HttpServer:
-    """Makes connections and bounds how many there are."""
+    """Makes connections, and bounds how many there are and how much they may ask."""
 
-    def __init__(self, site: Site) -> None:
-        """Serve `site`."""
+    def __init__(self, site: Site, clock_s: Callable[[], float] = time.monotonic) -> None:
+        """Serve `site`; `clock_s` is a monotonic clock in seconds."""
         self.site = site
-        self.connections: set[HttpConnection] = set()
+        self._connections: dict[HttpConnection, None] = {}
+        self._clock_s = clock_s
+        self._answers = ANSWERS_BURST
+        self._refilled_s = clock_s()
 
     def connect(self) -> HttpConnection:
         """A protocol for `loop.create_server`."""
         return HttpConnection(self)
 
+    def add(self, connection: HttpConnection) -> None:
+        """Count a connection, and close the oldest where there are too many."""
+        self._connections[connection] = None
+        if len(self._connections) > CONNECTIONS_MAX:
+            next(iter(self._connections)).abort()
+
+    def remove(self, connection: HttpConnection) -> None:
+        """Count it no more."""
+        self._connections.pop(connection, None)
+
+    def delay_s(self) -> float:
+        """Take the right to one answer: how long that one has to wait."""
+        now_s = self._clock_s()
+        gained = (now_s - self._refilled_s) * ANSWERS_PER_S
+        self._answers = min(ANSWERS_BURST, self._answers + gained) - 1
+        self._refilled_s = now_s
+        return max(0.0, -self._answers / ANSWERS_PER_S)
+
     def close(self) -> None:
         """Close every connection at once."""
-        for connection in list(self.connections):
+        for connection in list(self._connections):
             connection.abort()
 
 
@@ -201,39 +226,39 @@ class HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._request: h11.Request | None = None
         self._is_local = False
-        self._writable = True
+        self._ended = False
+        """Whether the peer sends nothing more."""
+        self._stalled = False
+        """Whether the peer does not read what it asked for."""
+        self._delayed: asyncio.TimerHandle | None = None
+        """Set while an answer waits for its turn."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, unless there are too many."""
+        """Begin."""
         # uvloop's transports are not of asyncio's classes.
         self._transport = transport = cast(asyncio.Transport, transport)
-        if len(self._server.connections) >= CONNECTIONS_MAX:
-            transport.abort()
-            return
-        self._server.connections.add(self)
+        self._server.add(self)
         transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
         self._is_local = _is_loopback(transport.get_extra_info("sockname"))
         self._restart_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
-        self._server.connections.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._server.remove(self)
+        for timer in (self._timer, self._delayed):
+            if timer is not None:
+                timer.cancel()
 
     def pause_writing(self) -> None:
         """Answer nothing more until the peer has read."""
-        self._writable = False
-        assert self._transport is not None
-        self._transport.pause_reading()
+        self._stalled = True
+        self._read_while_wanted()
 
     def resume_writing(self) -> None:
         """Go on with requests that came meanwhile."""
-        self._writable = True
-        assert self._transport is not None
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
-            self._advance()
+        self._stalled = False
+        self._read_while_wanted()
+        self._advance()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of the peer."""
@@ -242,12 +267,23 @@ class HttpConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The peer sends nothing more: let what is being written leave, then close."""
-        return False
+        self._ended = True
+        return self._delayed is not None
 
     def abort(self) -> None:
         """Close now."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _read_while_wanted(self) -> None:
+        """Read only while what comes can be answered."""
+        assert self._transport is not None
+        if self._transport.is_closing():
+            return
+        if self._stalled or self._delayed is not None:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def _restart_timer(self) -> None:
         if self._timer is not None:
@@ -257,7 +293,7 @@ class HttpConnection(asyncio.Protocol):
     def _advance(self) -> None:
         """Answer every whole request that is there, while the peer takes the answers."""
         try:
-            while self._writable:
+            while not self._stalled and self._delayed is None:
                 event = self._h11.next_event()
                 if isinstance(event, h11.Request):
                     self._request = event
@@ -265,7 +301,7 @@ class HttpConnection(asyncio.Protocol):
                     self._send(_refused(413, "A body is not taken."), close=True)
                     return
                 elif isinstance(event, h11.EndOfMessage):
-                    self._answer()
+                    self._answer_in_turn()
                 elif event is h11.PAUSED:
                     if self._h11.our_state is not h11.DONE:
                         self._close()
@@ -279,6 +315,23 @@ class HttpConnection(asyncio.Protocol):
                 self._send(_refused(error.error_status_hint, text), close=True)
             else:
                 self._close()
+
+    def _answer_in_turn(self) -> None:
+        delay_s = self._server.delay_s()
+        if not delay_s:
+            self._answer()
+            return
+        loop = asyncio.get_running_loop()
+        self._delayed = loop.call_later(delay_s, self._answer_after_delay)
+        self._read_while_wanted()
+
+    def _answer_after_delay(self) -> None:
+        self._delayed = None
+        self._answer()
+        self._read_while_wanted()
+        self._advance()
+        if self._ended and self._delayed is None:
+            self._close()
 
     def _answer(self) -> None:
         assert self._request is not None

@@ -124,7 +124,7 @@ class Service:
         engine = self.server.engine
         return Site(
             metrics=MetricsPage(engine.counters, self.state),
-            status=StatusPage(engine, self.state, time.monotonic),
+            status=StatusPage(engine, self.state),
             state=self.state,
             token=self.settings.http_token,
             host_names=host_names(self.settings.http_host),

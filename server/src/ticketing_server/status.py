@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,27 +13,40 @@ from ticketing_server.metrics import ShellState
 
 ITEMS_MAX = 500
 """Tickets and waiters that one answer lists; counts always cover all."""
-FRESH_FOR_S = 0.5
+CHEAP_S = 0.002
+FRESH_FOR_COSTS = 50
+"""An answer that took more than `CHEAP_S` of processor time is given again for so many times the
+time that it took, which bounds its share of the event loop to 2 %."""
 
 
 class StatusPage:
-    """Makes the answer of /status, at most once in `FRESH_FOR_S` however many ask."""
+    """Makes the answer of /status; a costly one serves all who ask for a while."""
 
-    def __init__(self, engine: Engine, state: ShellState, clock_s: Callable[[], float]) -> None:
-        """Read `engine` and `state` when asked; `clock_s` is a monotonic clock in seconds."""
+    def __init__(
+        self,
+        engine: Engine,
+        state: ShellState,
+        clock_s: Callable[[], float] = time.monotonic,
+        cpu_clock_s: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """Read `engine` and `state` when asked; the clocks are in seconds."""
         self._engine = engine
         self._state = state
         self._clock_s = clock_s
+        self._cpu_clock_s = cpu_clock_s
         self._started_s = clock_s()
-        self._made_s = float("-inf")
-        self._made: dict[str, Any] = {}
+        self._stale_s = float("-inf")
+        self._made = b""
 
-    def get(self) -> dict[str, Any]:
-        """The present state as plain values; keys and labels are escaped text."""
+    def render(self) -> bytes:
+        """The present state as JSON; keys and labels are escaped text."""
         now_s = self._clock_s()
-        if now_s - self._made_s >= FRESH_FOR_S:
-            self._made = self._make(now_s)
-            self._made_s = now_s
+        if now_s >= self._stale_s:
+            begun_s = self._cpu_clock_s()
+            self._made = json.dumps(self._make(now_s)).encode() + b"\n"
+            cost_s = self._cpu_clock_s() - begun_s
+            fresh_s = cost_s * FRESH_FOR_COSTS if cost_s > CHEAP_S else 0.0
+            self._stale_s = now_s + fresh_s
         return self._made
 
     def _make(self, now_s: float) -> dict[str, Any]:
