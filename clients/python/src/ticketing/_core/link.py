@@ -95,6 +95,8 @@ class Link:
         self._sent_ns = 0
         self._ping_unanswered = False
         self._answered = False
+        self._first_connection = False
+        """The connection that this round may bring is the first since `start`."""
 
     @property
     def ready(self) -> bool:
@@ -107,6 +109,7 @@ class Link:
         """Begin a round, unless one is under way or a connection stands."""
         if self.state is LinkState.IDLE:
             self._backoff.reset()
+            self._first_connection = True
             self._schedule_round(now_ns)
 
     def answered(self) -> None:
@@ -309,6 +312,7 @@ class Link:
                 self._owner.link_reply(reply, now_ns)
             elif self._ping_unanswered:
                 self._ping_unanswered = False
+                self._set_silence_deadline()  # The next ping may be due before the death was.
             else:
                 raise Malformed("state", "a reply to a ping that was not sent")
         else:
@@ -356,6 +360,9 @@ class Link:
             if named is not None:
                 self._rounds.leader_named(named, self.endpoint)
             self.state = LinkState.READY
+            if self._first_connection:
+                self._first_connection = False
+                self._backoff.reset()
             self._ready_ns = self._received_ns = now_ns
             self._set_silence_deadline()
             self._owner.link_ready(now_ns)
