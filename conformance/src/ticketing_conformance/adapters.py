@@ -15,13 +15,16 @@ from typing import Any
 from ticketing_conformance.adapter import Adapter, AdapterBroken, Hello
 from ticketing_conformance.streams import the_spec
 
-# The harness runs from a clone: its data lies beside its sources.
-HARNESS_DIR = Path(__file__).resolve().parents[2]
+# The harness runs from a clone: its data lies beside its sources. Another folder of this shape can
+# be named, for a client that lives elsewhere, and for the harness's own tests.
+_CLONE_DIR = Path(__file__).resolve().parents[2]
+HARNESS_DIR = Path(os.environ.get("TICKETING_CONFORMANCE_DIR") or _CLONE_DIR).resolve()
 ROOT_DIR = HARNESS_DIR.parent
 APIS = ("async", "sync")
 BUILD_SECONDS = 900.0
 PROBE_SECONDS = 60.0
-_FIELDS = {"language", "probe", "build", "command", "features", "hint", "environment"}
+_FIELDS = {"language", "probe", "build", "command", "features", "hint", "environment", "tasks"}
+TASKS = ("tests", "lint", "packages")
 
 
 class BadEntry(ValueError):
@@ -40,6 +43,8 @@ class Language:
     features: frozenset[str]
     hint: str
     environment: Mapping[str, str]
+    tasks: Mapping[str, tuple[tuple[str, ...], ...]]
+    """Commands of the client's own tools, by the nox session that runs them."""
 
     @property
     def apis(self) -> list[str]:
@@ -58,7 +63,7 @@ class Language:
         """ "" if the probe ran, else what is missing and how to get it."""
         try:
             done = subprocess.run(
-                _expand(self.probe), capture_output=True, timeout=PROBE_SECONDS, check=False
+                expand(self.probe), capture_output=True, timeout=PROBE_SECONDS, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{self.language}: {' '.join(self.probe)}: {error}. {self.hint}"
@@ -72,7 +77,7 @@ class Language:
         for command in self.build:
             try:
                 done = subprocess.run(
-                    _expand(command),
+                    expand(command),
                     cwd=ROOT_DIR,
                     capture_output=True,
                     timeout=BUILD_SECONDS,
@@ -93,7 +98,7 @@ class Language:
         """
         try:
             adapter = Adapter(
-                _expand(self.command), ROOT_DIR, {**self.environment, **(environment or {})}
+                expand(self.command), ROOT_DIR, {**self.environment, **(environment or {})}
             )
         except OSError as error:
             raise AdapterBroken(f"{' '.join(self.command)}: {error}") from None
@@ -116,7 +121,8 @@ class Language:
         return adapter, hello
 
 
-def _expand(command: tuple[str, ...]) -> list[str]:
+def expand(command: tuple[str, ...]) -> list[str]:
+    """A command of adapters.toml as it is started from the root of the clone."""
     words = [word.replace("{python}", sys.executable) for word in command]
     # A relative program is meant from the root of the clone, whatever the present folder is.
     if "/" in words[0] and not words[0].startswith("/"):
@@ -131,6 +137,12 @@ def _words(name: str, entry: Mapping[str, Any], field: str) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _commands(place: str, value: object) -> tuple[tuple[str, ...], ...]:
+    if not isinstance(value, list) or not all(isinstance(command, list) for command in value):
+        raise BadEntry(f"{place} takes a list of commands, each a list of words")
+    return tuple(tuple(command) for command in value)
+
+
 def parse_languages(text: str) -> dict[str, Language]:
     """The entries of adapters.toml by their name, in its order. Raises BadEntry."""
     languages: dict[str, Language] = {}
@@ -141,18 +153,22 @@ def parse_languages(text: str) -> dict[str, Language]:
             raise BadEntry(
                 f"{name} has unknown fields {sorted(unknown)} and lacks {sorted(missing)}"
             )
-        build = entry.get("build", [])
-        if not all(isinstance(command, list) for command in build):
-            raise BadEntry(f"{name}.build takes a list of commands, each a list of words")
+        tasks = entry.get("tasks", {})
+        if unknown_tasks := set(tasks) - set(TASKS):
+            raise BadEntry(f"{name}.tasks has {sorted(unknown_tasks)}, takes {', '.join(TASKS)}")
         language = Language(
             name=name,
             language=entry["language"],
             probe=_words(name, entry, "probe"),
-            build=tuple(tuple(command) for command in build),
+            build=_commands(f"{name}.build", entry.get("build", [])),
             command=_words(name, entry, "command"),
             features=frozenset(_words(name, entry, "features")),
             hint=entry["hint"],
             environment=entry.get("environment", {}),
+            tasks={
+                task: _commands(f"{name}.tasks.{task}", commands)
+                for task, commands in tasks.items()
+            },
         )
         if not language.apis:
             raise BadEntry(f"{name}.features has neither async nor sync")
