@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from ticketing_conformance import tasks
 from ticketing_conformance.adapters import BadEntry, Language, parse_languages
 
