@@ -8,7 +8,7 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal
 
-from ticketing_server.constants_gen import SET_KEYS_MAX
+from ticketing_server.constants_gen import ERROR_LEASE_TOO_LONG, SET_KEYS_MAX
 from ticketing_server.engine import (
     ConnectionInfo,
     Counters,
@@ -140,9 +140,12 @@ def counters(engine: StandaloneEngine) -> Counters:
     oldest = next(iter(_waiters(table)), None)
     waited_for = {key for waiter in _waiters(table) for key in waiter.keys}
     queues = (slot for slot in map(table.slots.get, waited_for) if isinstance(slot, Queue))
+    errors = dict(engine.errors)
+    if table.leases_too_long:
+        errors[ERROR_LEASE_TOO_LONG] = table.leases_too_long
     return Counters(
         requests=dict(table.results),
-        errors=dict(engine.errors),
+        errors=errors,
         grants_immediate=grants - table.handoffs,
         grants_handoff=table.handoffs,
         tickets_ended=dict(table.ended),

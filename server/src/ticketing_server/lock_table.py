@@ -156,6 +156,7 @@ class LockTable:
             ("released", "lease_over", "operator", "other_client"), 0
         )
         self.handoffs = 0
+        self.leases_too_long = 0
         self.set_tickets = 0
         self.set_ticket_keys = 0
         self.attached = 0
@@ -731,6 +732,7 @@ class LockTable:
         if c.LEASE_MS_MIN <= lease_ms <= c.LEASE_MS_MAX:
             text = f"lease_ms: got {lease_ms}, takes 1 to {self._limits.max_lease_ms} (max_lease)"
             link.out.append(error(c.ERROR_LEASE_TOO_LONG, text, request_id))
+            self.leases_too_long += 1
             return True
         text = f"lease_ms: got {lease_ms}, takes {c.LEASE_MS_MIN} to {c.LEASE_MS_MAX}"
         link.broken = True
