@@ -13,17 +13,19 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
 from ticketing_server import banner, service
+from ticketing_server.addresses import Address
 from ticketing_server.event_loop import loop_factory
 from ticketing_server.log import EventLog, LineWriter
 from ticketing_server.secret_file import new_secret
 from ticketing_server.serve import BindError, Service
-from ticketing_server.settings import SETTINGS, Settings
+from ticketing_server.settings import BY_NAME, SETTINGS, Settings
 from ticketing_server.settings_load import SECRET_ENV, Given, SettingsError, gather, load
 from ticketing_server.tls import TlsError
 
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TlsError as error:
         return _refuse(error)
     except BindError as error:
-        _say(f"ticketing-server: {error}")
+        _say(f"ticketing-server: {error}{_other_port(given, settings, error)}")
         return EXIT_BIND
     except Exception:
         _say(f"ticketing-server: this is a bug, please report it:\n{traceback.format_exc()}")
@@ -70,6 +72,15 @@ def _refuse(error: Exception) -> int:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
+
+
+def _other_port(given: Given, settings: Settings, error: BindError) -> str:
+    """What to do where somebody else has the port; "" where that is not the reason."""
+    if not error.is_taken or error.setting not in BY_NAME:
+        return ""
+    addresses: tuple[Address, ...] = getattr(settings, error.setting.replace("-", "_"))
+    free = ",".join(str(a if a.is_unix else replace(a, port=0)) for a in addresses)
+    return f"\n  port 0 takes a free one; try: {given.corrected({error.setting: free})}"
 
 
 class _Parser(argparse.ArgumentParser):

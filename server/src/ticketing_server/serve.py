@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import time
 import traceback
 from collections.abc import Coroutine
@@ -27,7 +29,13 @@ TLS_CHECK_INTERVAL_S = 2.0
 
 
 class BindError(Exception):
-    """An address can't be listened on; the text names the address and the reason."""
+    """An address can't be listened on; the text names setting, address and reason."""
+
+    def __init__(self, error: OSError) -> None:
+        """Take the text of `error`, which begins with the setting's flag."""
+        super().__init__(error.strerror)
+        self.is_taken = error.errno == errno.EADDRINUSE
+        self.setting = str(error.strerror).partition(" ")[0].removeprefix("--")
 
 
 class Service:
@@ -69,7 +77,7 @@ class Service:
                 await self._listen_http(address)
         except OSError as error:
             await self.stop()
-            raise BindError(f"can't listen: {error.strerror or error}") from error
+            raise BindError(error) from error
         self._run(self._measure_lag())
         if self.tls is not None:
             self._run(self._watch_tls_files(self.tls))
@@ -136,7 +144,9 @@ class Service:
         try:
             listener = await loop.create_server(self._http.connect, address.host, address.port)
         except OSError as error:
-            raise OSError(error.errno, f"--http-listen {address}: {error.strerror}") from error
+            # asyncio's own text of it repeats the address.
+            reason = error.strerror if (error.errno or 0) < 0 else os.strerror(error.errno or 0)
+            raise OSError(error.errno, f"--http-listen {address}: {reason}") from error
         self._http_listeners.append(listener)
         bound = (sock.getsockname()[:2] for sock in listener.sockets)
         self.http_addresses += tuple(Address(host, port) for host, port in bound)
