@@ -260,14 +260,12 @@ def read_hello(data: bytes) -> tuple[Hello, int] | int | None:
     if len(data) < HEADER_BYTES:
         return None
     length = data[1] << 8 | data[2]
-    if length == 0:
+    if not HELLO_MIN <= length <= HELLO_MAX:
         raise BadFrame(f"length of hello: takes {HELLO_MIN} to {HELLO_MAX}")
     if len(data) == HEADER_BYTES:
         return None
     if data[3] != c.PROTOCOL_VERSION:
         return data[3]
-    if not HELLO_MIN <= length <= HELLO_MAX:
-        raise BadFrame(f"length of hello: takes {HELLO_MIN} to {HELLO_MAX}")
     end = HEADER_BYTES + length
     if len(data) < end:
         return None
