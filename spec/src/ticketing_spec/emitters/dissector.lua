@@ -1,4 +1,4 @@
--- A dissector for Wireshark 3.6 and newer. Put it into the folder of personal Lua plugins.
+-- A dissector for Wireshark, tested with 4.0. Put it into the folder of personal Lua plugins.
 -- Version 4 is on the port of its preference; version 3 has no default port: set its preference
 -- or use "Decode As". Inside TLS the streams are the same.
 
