@@ -97,7 +97,7 @@ static void next_held(struct run *run, struct connection *connection, struct slo
 static void first_pair(struct run *run, struct connection *connection, struct slot *slot,
                        uint64_t now_ns)
 {
-    uint64_t number = (uint64_t)connection->number * run->options->in_flight +
+    uint64_t number = (uint64_t)(connection->number - 1) * run->options->in_flight +
                       (uint64_t)(slot - connection->slots);
     if (run->options->job == JOB_CONTENDED)
         number %= run->options->keys;

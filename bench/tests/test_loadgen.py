@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
+from generator import report, run
 from scripted_server import GRANTED, RELEASED, Answer, ScriptedServer, honest
 
 CONNECTION, USAGE, WRONG_REPLY = 1, 2, 3
 ACQUIRE, RELEASE = ord("A"), ord("R")
 
 
-def run(loadgen: Path, *arguments: str | int) -> subprocess.CompletedProcess[str]:
-    command = [str(loadgen), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
 def short_run(loadgen: Path, port: int, *arguments: str | int) -> subprocess.CompletedProcess[str]:
     """Three connections with five requests in flight on each, two hundred in all."""
     load = ("--connections", 3, "--in-flight", 5, "--requests", 200)
     return run(loadgen, "--port", port, *load, *arguments)
-
-
-def report(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    assert done.returncode == 0, done.stderr
-    figures: dict[str, Any] = json.loads(done.stdout)
-    return figures
 
 
 def test_counts_are_exact_with_an_honest_server(loadgen: Path) -> None:
