@@ -229,6 +229,9 @@ class Verbs:
     def acquiring(self, fields: Fields) -> Any:
         client, text, options = self.client(fields), fields.get("text", 0), times(fields)
         if "keys" in fields:
+            # The client has a try form for one key; for a set a wait of 0 is its try.
+            if fields.get("try"):
+                options["wait_timeout"] = 0
             keys = [key_of(key, text) for key in as_list(fields["keys"])]
             return client.acquire_set(keys, **options)
         key = key_of(fields["key"], text)
@@ -285,17 +288,19 @@ class Verbs:
         return {"events": words}
 
     async def do_scope(self, fields: Fields) -> Fields:
-        seconds, ended = fields.get("hold_ms", 0) / 1000, "done"
+        seconds, ended = fields.get("hold_ms", 0) / 1000, ""
         scope = self.acquiring(fields)
         try:
             if self.api_of(fields) == "sync":
                 with scope as ticket:
+                    ended = "done"
                     self.keep(fields, ticket)
                     time.sleep(seconds)
                     if fields.get("raise"):
                         raise BodyError
             else:
                 async with scope as ticket:
+                    ended = "done"
                     self.keep(fields, ticket)
                     try:
                         await asyncio.sleep(seconds)

@@ -295,8 +295,8 @@ class PeerVerbs:
                 if left <= 0:
                     raise StepFailed(f"the client did not end the connection in {seconds:g} s")
                 stream.condition.wait(left)
-        unread = stream.unread()
-        if unread and not arguments.integer("any", 0):
+        unread, anything = stream.unread(), arguments.integer("any", 0)
+        if unread and not anything:
             raise StepFailed(f"the client sent {unread.hex()} before it ended the connection")
         return {"how": stream.ended}
 

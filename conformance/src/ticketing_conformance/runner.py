@@ -350,7 +350,8 @@ def _words(words: tuple[str, ...], variables: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     for word in words:
         value = value_of(word, variables)
-        found.extend(map(str, value) if isinstance(value, list) else [str(value)])
+        for item in value if isinstance(value, list) else [value]:
+            found.append(item.decode("utf-8") if isinstance(item, bytes) else str(item))
     return found
 
 
