@@ -16,31 +16,60 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple, Protocol
 from urllib.request import urlopen
 
 import pytest
 from plain_client import PlainClient
 from ticketing_server import constants_gen as c
 from ticketing_server import service
+from ticketing_server.cli import main
 from ticketing_server.limits import Limits
 from ticketing_server.settings import SETTINGS
 from ticketing_server.testing import STOP_TIMEOUT_S, Certificates, ServerProcess, make_certificates
 
 SECRET = "0123456789abcdef0123456789abcdef"
 COMMAND_TIMEOUT_S = 60.0
+CONSOLE_SCRIPT = (
+    "import sys; from importlib.metadata import entry_points;"
+    " (script,) = entry_points(group='console_scripts', name='ticketing-server');"
+    " sys.exit(script.load()())"
+)
 
 
-def command(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("TICKETING_")}
-    return subprocess.run(
-        [sys.executable, "-m", "ticketing_server", *arguments],
-        env={**inherited, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_TIMEOUT_S,
-        check=False,
-    )
+class Done(NamedTuple):
+    """What a command that ended by itself left."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Command(Protocol):
+    """Runs the command with arguments and environment to its end."""
+
+    def __call__(self, *arguments: str, env: dict[str, str] | None = None) -> Done:
+        """See the class."""
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command in this process, as a start of Python is most of what one of its own costs."""
+
+    def run(*arguments: str, env: dict[str, str] | None = None) -> Done:
+        with monkeypatch.context() as patch:
+            for name in [name for name in os.environ if name.startswith("TICKETING_")]:
+                patch.delenv(name)
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            capsys.readouterr()
+            try:
+                code = main(list(arguments))
+            except SystemExit as ended:
+                code = int(ended.code or 0)
+            return Done(code, *capsys.readouterr())
+
+    return run
 
 
 def eventually(holds: Callable[[], object], what: str) -> None:
@@ -52,7 +81,19 @@ def eventually(holds: Callable[[], object], what: str) -> None:
 
 
 class TestExitCodes:
-    def test_2_for_a_wrong_value_in_one_line_and_a_command(self) -> None:
+    @pytest.mark.parametrize("program", [["-m", "ticketing_server"], ["-c", CONSOLE_SCRIPT]])
+    def test_arrive_at_the_shell(self, program: list[str]) -> None:
+        done = subprocess.run(
+            [sys.executable, *program, "--keepalive", "5"],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith("ticketing-server: --keepalive: got '5'")
+
+    def test_2_for_a_wrong_value_in_one_line_and_a_command(self, command: Command) -> None:
         done = command("--keepalive", "5")
         assert done.returncode == 2
         assert done.stderr == (
@@ -60,7 +101,7 @@ class TestExitCodes:
             " 1s to 1h\n  try: ticketing-server --keepalive 5s\n"
         )
 
-    def test_2_for_an_unknown_or_abbreviated_flag(self) -> None:
+    def test_2_for_an_unknown_or_abbreviated_flag(self, command: Command) -> None:
         for words, said in [
             (("--no-such", "5s"), "got '--no-such', which is no flag\n"),
             (("--keep-alive", "5s"), "got '--keep-alive', which is no flag; is --keepalive meant?"),
@@ -73,14 +114,14 @@ class TestExitCodes:
             assert done.stderr.startswith(f"ticketing-server: {said}")
             assert done.stderr.endswith("  try: ticketing-server --help\n")
 
-    def test_2_for_tls_files_that_can_t_be_used(self) -> None:
+    def test_2_for_tls_files_that_can_t_be_used(self, command: Command) -> None:
         done = command("--tls-cert", "/no/cert.pem", "--tls-key", "/no/key.pem")
         assert done.returncode == 2
         assert "--tls-cert: got '/no/cert.pem' (No such file or directory)" in done.stderr
         assert "Traceback" not in done.stderr
 
     @pytest.mark.parametrize("flag", ["--listen", "--listen-v3", "--http-listen"])
-    def test_3_where_somebody_listens_already(self, flag: str) -> None:
+    def test_3_where_somebody_listens_already(self, command: Command, flag: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             flags = {"--listen": "127.0.0.1:0", "--http-listen": "off", flag: address}
@@ -92,7 +133,7 @@ class TestExitCodes:
                 assert said == f"ticketing-server: {flag} {address}: Address already in use"
                 assert f"{flag} 127.0.0.1:0" in advice
 
-    def test_3_for_a_name_that_does_not_resolve(self) -> None:
+    def test_3_for_a_name_that_does_not_resolve(self, command: Command) -> None:
         done = command(
             "--listen", "no-such-host.invalid:0", "--restart-grace", "0",
             env={"TICKETING_SECRET": SECRET},
@@ -133,7 +174,7 @@ class TestExitCodes:
 
 
 class TestSubcommands:
-    def test_secret(self) -> None:
+    def test_secret(self, command: Command) -> None:
         first, second = command("secret"), command("secret")
         assert first.returncode == second.returncode == 0
         assert len(first.stdout.strip()) == 43
@@ -143,13 +184,15 @@ class TestSubcommands:
         })  # fmt: skip
         assert started.returncode == 0
 
-    def test_check_says_that_it_would_start_and_leaves_nothing(self, tmp_path: Path) -> None:
+    def test_check_says_that_it_would_start_and_leaves_nothing(
+        self, command: Command, tmp_path: Path
+    ) -> None:
         path = tmp_path / "socket"
         done = command("--check", "--listen", f"unix:{path}", "--http-listen", "off")
         assert (done.returncode, done.stdout) == (0, "ticketing-server would start\n")
         assert not path.exists()
 
-    def test_print_settings_shows_every_setting_and_no_secret(self) -> None:
+    def test_print_settings_shows_every_setting_and_no_secret(self, command: Command) -> None:
         env = {"TICKETING_SECRET": SECRET, "TICKETING_MAX_LEASE": "1h"}
         done = command("--print-settings", "--keepalive", "7s", env=env)
         assert done.returncode == 0
@@ -161,7 +204,7 @@ class TestSubcommands:
         assert rows["secrets"] == ["default", "env"]
         assert SECRET not in done.stdout
 
-    def test_version_and_help(self) -> None:
+    def test_version_and_help(self, command: Command) -> None:
         assert command("--version").stdout.strip() == "0.1.0"
         text = command("--help").stdout
         for setting in SETTINGS:
@@ -261,6 +304,11 @@ class TestReload:
             eventually(lambda: "names=new,old" in server.log, "a reload was to be logged")
             for secret in (SECRET, SECRET[::-1]):
                 PlainClient(server.address, secret, client_id=2).close()
+            path.write_text(f"short hunter2\nold {SECRET}\n")
+            process.send_signal(signal.SIGHUP)
+            eventually(lambda: "names=short,old" in server.log, "the next one")
+            assert "the secret 'short' has fewer than 16 bytes" in server.log
+            assert "hunter2" not in server.log
             path.write_text("not/a/name hidden-hidden\n")
             process.send_signal(signal.SIGHUP)
             eventually(lambda: "reload_failed what=secrets" in server.log, "and its failure")

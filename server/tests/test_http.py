@@ -256,7 +256,6 @@ class TestMetrics:
             ("ticketing_tickets", ()): 1,
             ("ticketing_held_keys", ()): 2,
             ("ticketing_waiters", (("state", "attached"),)): 1,
-            ("ticketing_waiters", (("state", "held_back"),)): 0,
             ("ticketing_waiters", (("state", "detached"),)): 1,
             ("ticketing_longest_queue_waiters", ()): 2,
             ("ticketing_oldest_waiter_age_seconds", ()): 1,

@@ -206,6 +206,8 @@ def _handle_signals(running: Service, stop_asked: asyncio.Event, notify_socket: 
         stop_asked.set()
 
     def reload() -> None:
+        if not running.addresses:
+            return  # It has yet to start, with what is in the files now.
         service.notify_reloading(notify_socket)
         running.reload()
         service.notify("READY=1", notify_socket)

@@ -152,7 +152,6 @@ def _table_families(counters: Counters) -> Iterator[Metric]:
         ("state",),
         {
             ("attached",): counters.waiters_attached,
-            ("held_back",): counters.waiters_held_back,
             ("detached",): counters.waiters_detached,
         },
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,3 +65,13 @@ def check_secret(name: str, value: bytes) -> Secret:
 def read_secret_file(path: Path) -> tuple[Secret, ...]:
     """Read a secret file; OSError or ValueError where that fails."""
     return parse_secrets(path.read_bytes())
+
+
+def weak_secrets(secrets_in_use: Iterable[Secret]) -> list[str]:
+    """A warning for each secret that is short enough to be guessed."""
+    return [
+        f"the secret {secret.name!r} has fewer than {SECRET_BYTES_ADVISED} bytes and may be"
+        " guessed; `ticketing-server secret` makes a good one"
+        for secret in secrets_in_use
+        if len(secret.value) < SECRET_BYTES_ADVISED
+    ]

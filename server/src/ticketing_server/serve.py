@@ -18,6 +18,7 @@ from ticketing_server.http import HttpServer, Request, Site, host_names
 from ticketing_server.listener import Server
 from ticketing_server.log import EventLog
 from ticketing_server.metrics import MetricsPage, ShellState
+from ticketing_server.secret_file import weak_secrets
 from ticketing_server.settings import Settings
 from ticketing_server.settings_load import reread_secrets
 from ticketing_server.status import StatusPage
@@ -107,6 +108,8 @@ class Service:
             self.log.always("error", "reload_failed", {"what": "secrets"}, text=reason)
         else:
             self.server.configure(self.settings.limits, secrets)
+            for warning in weak_secrets(secrets):
+                self.log.always("warning", "settings", text=warning)
             names = tuple(secret.name for secret in secrets)
             self.log.always("info", "reloaded", {"what": "secrets", "names": names})
         if self.tls is not None:

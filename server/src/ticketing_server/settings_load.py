@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ticketing_server.addresses import Address
-from ticketing_server.secret_file import (
-    SECRET_BYTES_ADVISED,
-    Secret,
-    check_secret,
-    read_secret_file,
-)
+from ticketing_server.secret_file import Secret, check_secret, read_secret_file, weak_secrets
 from ticketing_server.settings import BY_NAME, ENV_PREFIX, SETTINGS, Settings, TlsFiles
 
 SECRET_ENV = "TICKETING_SECRET"
@@ -256,12 +251,7 @@ def _check_reachable(given: Given, settings: Settings) -> None:
 
 
 def _warnings(given: Given, settings: Settings) -> list[str]:
-    found = [
-        f"the secret {secret.name!r} has fewer than {SECRET_BYTES_ADVISED} bytes and may be"
-        " guessed; `ticketing-server secret` makes a good one"
-        for secret in settings.secrets
-        if len(secret.value) < SECRET_BYTES_ADVISED
-    ]
+    found = weak_secrets(settings.secrets)
     if settings.secret_file is not None and settings.secret_file.stat().st_mode & 0o007:
         found.append(f"every user of this machine can read or write {settings.secret_file}")
     exposed = [a for a in settings.listen if not a.is_loopback] if settings.tls is None else []

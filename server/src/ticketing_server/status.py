@@ -52,7 +52,7 @@ class StatusPage:
     def _make(self, now_s: float) -> dict[str, Any]:
         counters = self._engine.counters()
         tickets, waiters = self._engine.overview(ITEMS_MAX)
-        waiting = counters.waiters_attached + counters.waiters_held_back + counters.waiters_detached
+        waiting = counters.waiters_attached + counters.waiters_detached
         return {
             "version": self._state.version,
             "engine": self._state.engine,
