@@ -1,8 +1,12 @@
-// Compiles a Kaitai Struct file, given as JSON on stdin, and prints {file: text} as JSON.
+// node compile_ksy.js FILE.ksy LANGUAGE: compiles and prints {file: text} as JSON.
+const fs = require("fs");
+const yaml = require("js-yaml");
 const compiler = require("kaitai-struct-compiler");
-const source = JSON.parse(require("fs").readFileSync(0, "utf8"));
 
-compiler.compile(process.argv[2], source, null, false).then(
+const [source, language] = process.argv.slice(2);
+const description = yaml.load(fs.readFileSync(source, "utf8"));
+
+compiler.compile(language, description, null, false).then(
   (files) => process.stdout.write(JSON.stringify(files)),
   (error) => {
     process.stderr.write(`${error.message || error}\n`);

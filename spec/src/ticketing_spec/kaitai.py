@@ -48,12 +48,8 @@ def compile_parser(directory: Path) -> ModuleType:
     reason = missing_tool()
     if reason is not None:
         raise ToolMissing(reason)
-    import yaml
-
-    source = json.dumps(yaml.safe_load(KSY.read_text()))
     done = subprocess.run(
-        ["node", str(COMPILE), "python"],
-        input=source,
+        ["node", str(COMPILE), str(KSY), "python"],
         capture_output=True,
         text=True,
         timeout=COMPILE_TIMEOUT_S,

@@ -171,7 +171,7 @@ def _integers(field: Field) -> Iterator[Sample]:
             flag = slug if slug in ("lowest", "highest") else "edge"
             yield Sample(f"{name}-{slug}", value, flag, f"{name} is {value}")
     if field.min <= pattern <= field.max and pattern not in seen:
-        yield Sample(f"{name}-pattern", pattern, "pattern", f"{name} is {pattern}: bytes 01 02 and so on")
+        yield Sample(f"{name}-pattern", pattern, "pattern", f"{name} has the bytes 01 02 03")
 
 
 def _keys(spec: Spec, field: Field) -> Iterator[Sample]:
@@ -186,8 +186,8 @@ def _keys(spec: Spec, field: Field) -> Iterator[Sample]:
         Sample("key-newline", b"a\n", "key-bytes", "a key that ends with a line end"),
         Sample("key-return", b"a\r\n", "key-bytes", "a key that ends with CR LF"),
         Sample("key-quotes", b"\"'\\%", "key-bytes", "a key of quotes, a backslash and a percent"),
-        Sample("key-utf8-2", "é".encode(), "key-text", "e with an accent, one character of two bytes"),
-        Sample("key-utf8-combining", "e\u0301".encode(), "key-text", "the same as e and an accent: another key"),
+        Sample("key-utf8-2", "é".encode(), "key-text", "an accented e as one character"),
+        Sample("key-utf8-combining", "e\u0301".encode(), "key-text", "the same as two characters"),
         Sample("key-utf8-3", "東京".encode(), "key-text", "characters of three bytes"),
         Sample("key-utf8-4", "🎫".encode(), "key-text", "a character of four bytes"),
         Sample("key-not-utf8", b"\xc3\x28\xff", "key-text", "bytes that are no UTF-8"),
