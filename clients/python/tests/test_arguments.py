@@ -98,8 +98,10 @@ def test_durations(given: float, ms: int) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [-1, -0.0000000001, math.nan, math.inf, -math.inf, 4_294_967.295, 10**30, "1", True, Decimal(1)]
-    + [timedelta(milliseconds=-1), timedelta(days=50)],
+    [
+        *(-1, -0.0000000001, math.nan, math.inf, -math.inf, 4_294_967.295, 10**30),
+        *("1", True, Decimal(1), timedelta(milliseconds=-1), timedelta(days=50)),
+    ],
 )
 def test_bad_durations(given: object) -> None:
     """REQ-ARGS-DURATION"""
@@ -142,10 +144,13 @@ def test_urls(url: str, endpoints: list[Endpoint] | None, tls: bool) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "h:1", "http://h:1", "ticketing://", "ticketing://h:0", "ticketing://h:65536"]
-    + ["ticketing://h:x", "ticketing://[::1", "ticketing://::1:5", "ticketing://h:1,"]
-    + ["ticketing://h:1/path", "ticketing://h:1?x=1", "ticketing+unix://", "ticketing+unix://x/y"]
-    + ["ticketing://[h]:1", "ticketing://h h:1", "ticketing://h:\u0661", None, 5],
+    [
+        *("", "h:1", "http://h:1", "ticketing://", "ticketing://h:0", "ticketing://h:65536"),
+        *("ticketing://h:x", "ticketing://[::1", "ticketing://::1:5", "ticketing://h:1,"),
+        *("ticketing://h:1/path", "ticketing://h:1?x=1", "ticketing+unix://"),
+        *("ticketing+unix://x/y", "ticketing://[h]:1", "ticketing://h h:1"),
+        *("ticketing://h:\u0661", None, 5),
+    ],
 )
 def test_bad_urls(url: str) -> None:
     """REQ-URL-FORMS"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from rig import A, B, C, LEADER, MS, SETTINGS, Rig, S, only
+from rig import LEADER, MS, SETTINGS, A, B, C, Rig, S, only
 from ticketing import _constants_gen as c
 from ticketing._core import handshake
 from ticketing._core.rounds import Backoff
@@ -148,7 +148,7 @@ def test_only_a_useful_connection_resets_the_back_off() -> None:
 
 
 def test_order_after_a_loss() -> None:
-    """REQ-CONNECT-ORDER: the leader named last, then the list, with the one just lost at its end."""
+    """REQ-CONNECT-ORDER: the leader named last, then the list, the one just lost at its end."""
     rig = Rig(**THREE).open()
     rig.lose("refused")
     rig.greet()

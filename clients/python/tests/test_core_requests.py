@@ -530,7 +530,7 @@ def test_deadlines_of_settled_requests_do_not_pile_up() -> None:
     for n in range(2000):
         ticket = rig.hold("k", token=n + 1, lease=30)
         rig.release(ticket)
-        name, frame = only(rig.sent())
+        _, frame = only(rig.sent())
         rig.reply("released", request_id=frame["request_id"])
     assert len(rig.core._deadlines._heap) < 600
     assert rig.core._requests.unanswered == {}

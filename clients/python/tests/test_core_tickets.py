@@ -441,7 +441,7 @@ def test_hand_over_of_a_lost_or_kept_ticket() -> None:
     extend = rig.extend(ticket)
     rig.output()
     handed = rig.hand_over(ticket)
-    rig.core.stop_hand_over(ticket, handed)
+    rig.core.stop_hand_over(ticket, handed, rig.now)
     rig.reply("extended", request_id=extend.request.id, lease_ms=30_000)
     assert ticket.state is TicketState.HELD
     extend = rig.extend(ticket)
@@ -449,6 +449,20 @@ def test_hand_over_of_a_lost_or_kept_ticket() -> None:
     handed = rig.hand_over(ticket)
     rig.reply("not_held", request_id=extend.request.id)
     assert handed.kind == "lost"
+
+
+def test_hand_over_whose_caller_never_saw_the_reference() -> None:
+    """REQ-STOP-CLEAN: cancelled in the moment of the result, the ticket comes back."""
+    rig = Rig().ready(keepalive_s=3600)
+    ticket = rig.hold("k", lease=30, auto=True)
+    handed = rig.hand_over(ticket)
+    assert handed.value == "7:k"
+    rig.core.stop_hand_over(ticket, handed, rig.now)
+    assert ticket.state is TicketState.HELD
+    rig.at(0)
+    assert rig.names() == ["extend"]
+    rig.release(ticket)
+    assert rig.names() == ["release"]
 
 
 def test_adopt_without_a_lease_renews() -> None:
@@ -477,8 +491,10 @@ def test_adopt_what_is_gone() -> None:
 
 @pytest.mark.parametrize(
     "reference",
-    ["", "k", "0:k", "1:", "-1:k", "1:a b", "1:%4", "1:%zz", "18446744073709551616:k", "\u0661:k"]
-    + ["1:" + "a" * 129, None, b"1:k"],
+    [
+        *("", "k", "0:k", "1:", "-1:k", "1:a b", "1:%4", "1:%zz", "18446744073709551616:k"),
+        *("\u0661:k", "1:" + "a" * 129, None, b"1:k"),
+    ],
 )
 def test_bad_references(reference: str) -> None:
     """REQ-HANDOVER-FORM"""

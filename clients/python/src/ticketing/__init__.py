@@ -7,6 +7,7 @@
 `ticketing.sync` has the same names for programs without asyncio. Times are seconds.
 """
 
+from ticketing import sync
 from ticketing._client import Client, connect
 from ticketing._clock import monotonic
 from ticketing._core.arguments import FOREVER
@@ -56,4 +57,5 @@ __all__ = [
     "__version__",
     "connect",
     "monotonic",
+    "sync",
 ]

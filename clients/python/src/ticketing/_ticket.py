@@ -160,7 +160,8 @@ class Ticket(TicketFacts):
         try:
             return await done
         except (asyncio.CancelledError, GeneratorExit):
-            driver.core.stop_hand_over(self._held, done)
+            driver.core.stop_hand_over(self._held, done, now_ns())
+            driver.after_call()
             raise
 
     async def wait_lost(self) -> LostReason | None:

@@ -20,15 +20,16 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from ticketing import _constants_gen as c
 from ticketing._clock import now_ns
 from ticketing._core.arguments import FOREVER, Duration, Forever, duration_ns
-from ticketing._core.requests import Request
 from ticketing._core.settings import CoreSettings
 from ticketing._core.tickets import HeldTicket, TicketState, lost_error
 from ticketing._driver import Driver
+from ticketing._interfaces import SyncClientLike as ClientLike
+from ticketing._interfaces import SyncTicketLike as TicketLike
 from ticketing._options import OnEvent, Options, TlsOptions, Transport
 from ticketing._ticket import TicketFacts
 from ticketing.errors import ClosedError, HeldError, LostReason, TicketingError
@@ -39,7 +40,8 @@ __all__ = ["FOREVER", "Client", "ClientLike", "Ticket", "TicketLike", "TlsOption
 logger = logging.getLogger("ticketing")
 
 
-_Start = Callable[[Driver, "concurrent.futures.Future[Any]"], "Request | None"]
+_Undo = Callable[[], None]
+_Start = Callable[[Driver, "concurrent.futures.Future[Any]"], "_Undo | None"]
 
 
 class _Runner:
@@ -85,7 +87,7 @@ class _Runner:
         An interrupt (KeyboardInterrupt) ends the waiting and gives the call up.
         """
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        started: list[Request | None] = []
+        started: list[_Undo | None] = []
         self._post(done, self._begin, start, done, started)
         try:
             return done.result()
@@ -121,7 +123,7 @@ class _Runner:
         self,
         start: _Start,
         done: concurrent.futures.Future[Any],
-        started: list[Request | None],
+        started: list[_Undo | None],
     ) -> None:
         try:
             started.append(start(self.driver, done))
@@ -129,9 +131,10 @@ class _Runner:
             done.set_exception(error)
         self.driver.after_call()
 
-    def _abandon(self, started: list[Request | None]) -> None:
+    def _abandon(self, started: list[_Undo | None]) -> None:
         if started and started[0] is not None:
-            self.driver.abandon(started[0])
+            started[0]()
+            self.driver.after_call()
 
     def finish(self) -> None:
         """End the thread, after the core was closed."""
@@ -217,9 +220,12 @@ class Ticket(TicketFacts):
         InvalidArgumentError. One extend of a ticket is under way at a time, further ones wait.
         """
         self._check_process()
-        self._runner.call(
-            lambda driver, done: driver.core.extend(self._held, lease, done, now_ns())
-        )
+
+        def start(driver: Driver, done: concurrent.futures.Future[Any]) -> _Undo:
+            request = driver.core.extend(self._held, lease, done, now_ns())
+            return lambda: driver.abandon(request)
+
+        self._runner.call(start)
 
     def hand_over(self) -> str:
         """End this client's part in the ticket and return a reference that `adopt` takes.
@@ -230,8 +236,9 @@ class Ticket(TicketFacts):
         """
         self._check_process()
 
-        def start(driver: Driver, done: concurrent.futures.Future[Any]) -> None:
+        def start(driver: Driver, done: concurrent.futures.Future[Any]) -> _Undo:
             driver.core.hand_over(self._held, done, now_ns())
+            return lambda: driver.core.stop_hand_over(self._held, done, now_ns())
 
         reference: str = self._runner.call(start)
         return reference
@@ -421,8 +428,8 @@ class Client:
         wait_timeout: Duration | Forever | None,
         auto_extend: bool | None,
     ) -> Ticket:
-        def start(driver: Driver, done: concurrent.futures.Future[Any]) -> Request:
-            return driver.core.acquire(
+        def start(driver: Driver, done: concurrent.futures.Future[Any]) -> _Undo:
+            request = driver.core.acquire(
                 keys,
                 lease=lease,
                 wait_timeout=wait_timeout,
@@ -430,6 +437,7 @@ class Client:
                 waiter=done,
                 now_ns=now_ns(),
             )
+            return lambda: driver.abandon(request)
 
         runner = self._runner_here()
         return Ticket(self, runner, runner.call(start))
@@ -444,15 +452,21 @@ class Client:
         InvalidArgumentError, ClosedError.
         """
 
-        def start(driver: Driver, done: concurrent.futures.Future[Any]) -> Request:
-            return driver.core.adopt(reference, lease, auto_extend, done, now_ns())
+        def start(driver: Driver, done: concurrent.futures.Future[Any]) -> _Undo:
+            request = driver.core.adopt(reference, lease, auto_extend, done, now_ns())
+            return lambda: driver.abandon(request)
 
         runner = self._runner_here()
         return Ticket(self, runner, runner.call(start))
 
     def ping(self) -> None:
         """Ask the server for a sign of life. Raises ReplyTimeoutError, AuthError, ClosedError."""
-        self._runner_here().call(lambda driver, done: driver.core.ping(done, now_ns()))
+
+        def start(driver: Driver, done: concurrent.futures.Future[Any]) -> _Undo:
+            request = driver.core.ping(done, now_ns())
+            return lambda: driver.abandon(request)
+
+        self._runner_here().call(start)
 
 
 def connect(
@@ -500,62 +514,3 @@ def connect(
             label=label,
         )
     )
-
-
-@runtime_checkable
-class TicketLike(Protocol):
-    """What a program needs of a ticket, for tests that put something else in its place."""
-
-    @property
-    def key(self) -> Key: ...
-    @property
-    def keys(self) -> tuple[Key, ...]: ...
-    @property
-    def token(self) -> int: ...
-    @property
-    def expires_at(self) -> float: ...
-    @property
-    def remaining(self) -> float: ...
-    @property
-    def is_lost(self) -> bool: ...
-    def release(self) -> None: ...
-    def extend(self, lease: Duration | None = None) -> None: ...
-    def hand_over(self) -> str: ...
-    def wait_lost(self, timeout: Duration | None = None) -> LostReason | None: ...
-    def __enter__(self) -> TicketLike: ...
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-
-@runtime_checkable
-class ClientLike(Protocol):
-    """What a program needs of a client, for tests that put something else in its place."""
-
-    def acquire(
-        self,
-        key: Key,
-        *,
-        lease: Duration | None = None,
-        wait_timeout: Duration | Forever | None = None,
-        auto_extend: bool | None = None,
-    ) -> TicketLike: ...
-    def acquire_set(
-        self,
-        keys: Iterable[Key],
-        *,
-        lease: Duration | None = None,
-        wait_timeout: Duration | Forever | None = None,
-        auto_extend: bool | None = None,
-    ) -> TicketLike: ...
-    def try_acquire(
-        self, key: Key, *, lease: Duration | None = None, auto_extend: bool | None = None
-    ) -> TicketLike | None: ...
-    def adopt(
-        self, reference: str, *, lease: Duration | None = None, auto_extend: bool | None = None
-    ) -> TicketLike: ...
-    def ping(self) -> None: ...
-    def close(self) -> None: ...

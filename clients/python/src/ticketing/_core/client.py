@@ -313,9 +313,10 @@ class ClientCore:
         """End this client's part in a ticket; the waiter's value is the reference."""
         self._tickets.hand_over(ticket, waiter, now_ns)
 
-    def stop_hand_over(self, ticket: HeldTicket, waiter: Any) -> None:
+    def stop_hand_over(self, ticket: HeldTicket, waiter: Any, now_ns: int) -> None:
         """The caller of a hand_over was cancelled before it had the reference."""
-        self._tickets.stop_hand_over(ticket, waiter)
+        if not self.is_closed:
+            self._tickets.stop_hand_over(ticket, waiter, now_ns)
 
     def adopt(
         self,

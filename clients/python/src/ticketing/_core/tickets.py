@@ -173,10 +173,13 @@ class TicketDesk:
     def _enter(self, token: int, request: Request, now_ns: int) -> HeldTicket:
         ticket = HeldTicket(token, request, now_ns)
         request.ticket = ticket
-        self.held[token] = ticket
-        for key in ticket.keys:
-            self.held_keys[key] = token
+        self._take_in(ticket)
         return ticket
+
+    def _take_in(self, ticket: HeldTicket) -> None:
+        self.held[ticket.token] = ticket
+        for key in ticket.keys:
+            self.held_keys[key] = ticket.token
 
     def _hand_out(self, ticket: HeldTicket, now_ns: int) -> None:
         request = ticket.acquire
@@ -501,10 +504,16 @@ class TicketDesk:
         else:
             self._finish_hand_over(ticket, waiter)
 
-    def stop_hand_over(self, ticket: HeldTicket, waiter: Any) -> None:
-        """The caller does not wait for the reference any more: the ticket stays here."""
+    def stop_hand_over(self, ticket: HeldTicket, waiter: Any, now_ns: int) -> None:
+        """The caller never saw the reference: the ticket stays here, or comes back."""
         if ticket.hand_over_waiter is waiter:
             ticket.hand_over_waiter = None
+        elif ticket.state is TicketState.HANDED_OVER and ticket.token not in self.held:
+            self._take_in(ticket)
+            ticket.state = TicketState.HELD
+            if ticket.auto_extend:
+                ticket.extend_ns = now_ns
+            self._set_due(ticket)
 
     def _finish_hand_over(self, ticket: HeldTicket, waiter: Any) -> None:
         self._leave(ticket, TicketState.HANDED_OVER)
