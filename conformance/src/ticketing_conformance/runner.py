@@ -169,7 +169,8 @@ class Run:
     def _answer(self, step: Step, words: list[str], values: dict[str, Any]) -> Answer:
         family = self._families.get(step.verb)
         if family is not None:
-            return Answer("ok", family.do(Arguments(step.verb, words, values)))
+            fields = {name: value for name, value in values.items() if name != "into"}
+            return Answer("ok", family.do(Arguments(step.verb, words, fields)))
         if step.verb in ("certs", "file", "env", "adapter", "stopwatch"):
             fields = getattr(self, f"_do_{step.verb}")(Arguments(step.verb, words, values)) or {}
             return Answer("ok", fields)
