@@ -22,6 +22,7 @@ from ticketing_conformance.adapters import (
 from ticketing_conformance.expectations import BadExpectation, load_expectations, stale
 from ticketing_conformance.golden import stale_transcripts
 from ticketing_conformance.identity import SUITE as IDENTITY
+from ticketing_conformance.kaitai import KaitaiBroken, KaitaiMissing, compile_parser
 from ticketing_conformance.plugin import EXPECTATIONS_DIR, matches_case
 from ticketing_conformance.report import Report, write_report
 from ticketing_conformance.results import Result
@@ -115,6 +116,17 @@ def find_clients(only: list[str]) -> Found:
         found.hellos[name] = hello
         print(f"{name}: client {hello.client}, runtime {hello.runtime}", flush=True)
     return found
+
+
+def find_kaitai(folder: Path, faults: list[str]) -> tuple[str, str]:
+    """The path of the compiled parser, or why there is none (it does not compile: a fault)."""
+    try:
+        return str(compile_parser(folder)), ""
+    except KaitaiMissing as error:
+        return "", str(error)
+    except KaitaiBroken as error:
+        faults.append(str(error))
+        return "", str(error)
 
 
 def refresh_golden() -> list[str]:
@@ -222,12 +234,14 @@ def main(arguments: list[str]) -> int:
         faults += [f"missing toolchain: {reason}" for reason in found.missing.values()]
     with tempfile.TemporaryDirectory(prefix="ticketing-conformance-") as folder:
         state, results_path = Path(folder) / "state.json", Path(folder) / "results.json"
+        parser, kaitai = find_kaitai(Path(folder), faults)
         state.write_text(
             json.dumps(
                 {
                     "languages": [language.name for language in found.languages],
                     "cases": options.case,
                     "results": str(results_path),
+                    "kaitai": parser,
                 }
             )
         )
@@ -242,6 +256,7 @@ def main(arguments: list[str]) -> int:
         faults=faults,
         missing={} if options.require_all else found.missing,
         hellos=found.hellos,
+        kaitai=kaitai,
     )
     write_report(report, options.report)
     print(report.console(), flush=True)

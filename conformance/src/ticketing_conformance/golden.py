@@ -76,6 +76,7 @@ class _PaperPeer(PeerVerbs):
         self.connections: list[_PaperConnection] = []
         self.openings: dict[str, Fields] = {}
         self._hellos: dict[str, int] = {}
+        self._accepted: dict[str, int] = {}
 
     def _do_listen(self, arguments: Arguments) -> dict[str, Any]:
         name = arguments.text("as", "p")
@@ -84,9 +85,11 @@ class _PaperPeer(PeerVerbs):
         return {}
 
     def _do_accept(self, arguments: Arguments) -> dict[str, Any]:
-        paper = _PaperConnection(len(self.connections) + 1)
+        server = arguments.word(1, "the name of a scripted server")
+        number = self._accepted[server] = self._accepted.get(server, 0) + 1
+        paper = _PaperConnection(number)
         self.connections.append(paper)
-        secret = self._secrets[arguments.word(1, "the name of a scripted server")]
+        secret = self._secrets[server]
         conversation = Conversation(_as_scripted(paper), secret)
         self._conversations[arguments.text("as", "k")] = conversation
         arguments.rest()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ticketing_conformance.adapters import Language
 from ticketing_conformance.golden import Transcript, digest_of, read_transcript
+from ticketing_conformance.kaitai import second_opinion
 from ticketing_conformance.real_peer import RealPeer
 from ticketing_conformance.results import Result, stream_texts
 from ticketing_conformance.runner import Outcome, Run
@@ -29,12 +30,13 @@ def run_scripted(case: Case, language: Language, api: str, tools: Tools) -> Resu
     golden = read_transcript(case)
     with tempfile.TemporaryDirectory(prefix="ticketing-identity-") as directory:
         outcome = Run(case, language, api, tools.adapters, tools.servers, Path(directory)).run()
+    streams = second_opinion(tools.kaitai, outcome)
     captures = outcome.captures
     up = tuple(capture.connection.up.whole() for capture in captures)
     down = tuple(capture.connection.down.whole() for capture in captures)
     failure = outcome.failure or difference(golden, up, down)
     result = _result(outcome, failure)
-    result.digest = digest_of(up)
+    result.digest, result.kaitai_streams = digest_of(up), streams
     for stream in result.streams:
         expected = golden.up if stream.direction == "up" else golden.down
         if stream.connection <= len(expected):
@@ -48,7 +50,10 @@ def run_real(case: Case, language: Language, api: str, tools: Tools) -> Result:
         run = Run(case, language, api, tools.adapters, tools.servers, Path(directory))
         run.replace_family("peer", RealPeer(run.context, tools.servers))
         outcome = run.run()
-    return _result(outcome, outcome.failure)
+    streams = second_opinion(tools.kaitai, outcome)
+    result = _result(outcome, outcome.failure)
+    result.kaitai_streams = streams
+    return result
 
 
 def _result(outcome: Outcome, failure: str) -> Result:

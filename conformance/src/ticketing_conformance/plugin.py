@@ -13,6 +13,7 @@ import pytest
 
 from ticketing_conformance.adapters import HARNESS_DIR, AdapterPool, load_languages
 from ticketing_conformance.expectations import Entry, judge, load_expectations
+from ticketing_conformance.kaitai import KaitaiParser
 from ticketing_conformance.results import Result
 from ticketing_conformance.server_pool import ServerPool
 from ticketing_conformance.tests_of import Test, Tools, file_tests
@@ -33,7 +34,8 @@ class State:
         self.languages = [everything[name] for name in told["languages"]]
         self.patterns: list[str] = told["cases"]
         self.results_path = Path(told["results"])
-        self.tools = Tools(AdapterPool(), ServerPool())
+        parser = KaitaiParser(Path(told["kaitai"])) if told["kaitai"] else None
+        self.tools = Tools(AdapterPool(), ServerPool(), parser)
         self._entries: dict[str, list[Entry]] = {}
 
     def entries(self, client: str) -> list[Entry]:

@@ -35,6 +35,8 @@ class Report:
     faults: list[str]
     missing: Mapping[str, str]
     hellos: Mapping[str, Hello]
+    kaitai: str = ""
+    """Why captured streams were not read by Kaitai's parser; empty if they were."""
     requirements: list[Requirement] = field(default_factory=lambda: spec_requirements())
 
     def count(self, outcome: str) -> int:
@@ -92,9 +94,16 @@ class Report:
             lines.append(f"FAILED: {fault}")
         for reason in self.missing.values():
             lines.append(f"SKIPPED, NOT TESTED: {reason}")
-        lines += ["", *self.table(), ""]
+        lines += ["", *self.table(), "", self.second_opinion()]
         lines.append(", ".join(f"{self.count(outcome)} {outcome}" for outcome in OUTCOMES))
         return "\n".join(lines)
+
+    def second_opinion(self) -> str:
+        """What Kaitai's parser has read, or why it has not."""
+        if self.kaitai:
+            return f"Kaitai: captured streams were not checked: {self.kaitai}"
+        read = sum(result.kaitai_streams for result in self.results)
+        return f"Kaitai: {read} captured streams read as the codec reads them"
 
     def table(self) -> list[str]:
         """Suite × client as text: passed/all, with failures and skips where there are any."""
@@ -150,6 +159,7 @@ def report_json(report: Report) -> str:
             },
             "missing_toolchains": dict(report.missing),
             "faults": report.faults,
+            "kaitai": report.second_opinion(),
             "identity": report.digests,
             "requirements": {known.id: tests for known, tests in report.coverage},
             "results": [asdict(result) for result in report.results],
@@ -217,6 +227,7 @@ def markdown(report: Report) -> str:
     """The report for a terminal or a pull request."""
     lines = ["# Conformance", "", f"Spec digest `{the_spec().digest}`.", ""]
     lines.append(", ".join(f"{report.count(outcome)} {outcome}" for outcome in OUTCOMES) + ".")
+    lines += ["", report.second_opinion() + "."]
     lines += ["", "| suite | " + " | ".join(report.columns) + " |"]
     lines.append("| --- |" + " --- |" * len(report.columns))
     for suite in report.suites:

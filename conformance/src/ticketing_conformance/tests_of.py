@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
+from ticketing_spec.model import SPEC_DIR
+
 from ticketing_conformance import identity, vectors
-from ticketing_conformance.adapters import HARNESS_DIR, ROOT_DIR, AdapterPool, Language
+from ticketing_conformance.adapters import HARNESS_DIR, AdapterPool, Language
+from ticketing_conformance.kaitai import KaitaiParser, second_opinion
 from ticketing_conformance.results import Result, stream_texts
 from ticketing_conformance.runner import run_case
-from ticketing_conformance.script import Case, load_cases
+from ticketing_conformance.script import Case, ScriptError, load_cases
 from ticketing_conformance.server_pool import ServerPool
+from ticketing_conformance.streams import the_spec
 
 CASES_DIR = HARNESS_DIR / "cases"
-VECTORS_DIR = ROOT_DIR / "spec" / "vectors"
+VECTORS_DIR = SPEC_DIR / "vectors"
 
 
 @dataclass
@@ -24,6 +28,7 @@ class Tools:
 
     adapters: AdapterPool
     servers: ServerPool
+    kaitai: KaitaiParser | None = None
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,13 @@ class Test:
 
 def _run_script(case: Case, language: Language, api: str, tools: Tools) -> Result:
     outcome = run_case(case, language, api, tools.adapters, tools.servers)
+    streams = second_opinion(tools.kaitai, outcome)
     result = Result("", "", "", "failed" if outcome.failure else "passed", reason=outcome.failure)
     if outcome.failure:
         result.transcript = outcome.transcript
         result.streams = stream_texts(outcome.captures)
         result.log = outcome.adapter_log
+    result.kaitai_streams = streams
     return result
 
 
@@ -111,11 +118,19 @@ def file_tests(path: Path, languages: list[Language]) -> list[Test]:
             ]
         return found
     for case in load_cases(path):
+        if unknown := set(case.requirements) - requirement_ids():
+            raise ScriptError(f"{path}:{case.line}: no requirement {', '.join(sorted(unknown))}")
         for language in languages:
             for api in language.apis:
                 if case.apis is None or api in case.apis:
                     found += _case_tests(case, language, api)
     return found
+
+
+@cache
+def requirement_ids() -> frozenset[str]:
+    """The ids of the spec's requirements."""
+    return frozenset(entry["id"] for entry in the_spec().raw["requirement"])
 
 
 def suite_paths() -> dict[str, list[Path]]:
