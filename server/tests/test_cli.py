@@ -120,6 +120,20 @@ class TestExitCodes:
         assert "--tls-cert: got '/no/cert.pem' (No such file or directory)" in done.stderr
         assert "Traceback" not in done.stderr
 
+    def test_2_for_a_ready_file_that_can_t_be_written(
+        self, command: Command, tmp_path: Path
+    ) -> None:
+        socket_path, folder = tmp_path / "socket", tmp_path / "folder"
+        folder.mkdir()
+        done = command("--listen", f"unix:{socket_path}", "--http-listen", "off",
+                       "--ready-file", str(folder))  # fmt: skip
+        assert done.returncode == 2
+        assert f"--ready-file: got '{folder}', which can't be written (Is a directory)" in (
+            done.stderr
+        )
+        assert "is ready" not in done.stderr
+        assert list(tmp_path.iterdir()) == [folder]
+
     @pytest.mark.parametrize("flag", ["--listen", "--listen-v3", "--http-listen"])
     def test_3_where_somebody_listens_already(self, command: Command, flag: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -149,7 +163,7 @@ class TestExitCodes:
             assert client.read_frame() == (0, b"")
             client.close()
             assert server.process.wait(STOP_TIMEOUT_S) == 0
-            assert " info stopped" in server.log
+            assert server.log.endswith(" info stopped\n")
 
     def test_sigint_drains_too(self) -> None:
         with ServerProcess() as server:
@@ -214,6 +228,7 @@ class TestSubcommands:
 class TestStart:
     def test_the_banner_says_what_one_wants_to_know(self) -> None:
         with ServerProcess(listen="127.0.0.1:0", restart_grace="2m") as server:
+            eventually(lambda: "  dashboard " in server.log, "the banner was to be written")
             log = server.log
             assert server.url in log
             assert f"{server.http_url}/" in log
@@ -228,6 +243,7 @@ class TestStart:
             (tmp_path / "a secret").write_text(f"{secret_line}\nold {SECRET[::-1]}\n")
             settings["secret_file"] = str(tmp_path / "a secret")
         with ServerProcess(**settings) as server:
+            eventually(lambda: "  dashboard " in server.log, "the banner was to be written")
             (line,) = re.findall(r"^  try it +(.*)$", server.log, re.MULTILINE)
             done = subprocess.run(
                 ["sh", "-c", line],
@@ -242,6 +258,7 @@ class TestStart:
 
     def test_json_logs_are_json_throughout(self) -> None:
         with ServerProcess(SECRET, log_format="json") as server:
+            eventually(lambda: server.log.endswith("\n"), "a line was to be written")
             (line,) = server.log.splitlines()
             started = json.loads(line)
             assert started["event"] == "started"

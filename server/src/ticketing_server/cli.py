@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=make_loop) as runner:
             return runner.run(_run(settings, log, only_check=arguments.check))
-    except TlsError as error:
+    except (SettingsError, TlsError) as error:
         return _refuse(error)
     except BindError as error:
         _say(f"ticketing-server: {error}{_other_port(given, settings, error)}")
@@ -161,21 +161,21 @@ async def _run(settings: Settings, log: EventLog, *, only_check: bool) -> int:
     _handle_signals(running, stop_asked, notify_socket)
     asyncio.get_running_loop().set_exception_handler(running.log_bug)
     await running.start()
-    gc.collect()
-    # What lives as long as the process need not be looked at by each collection.
-    gc.freeze()
-    _announce(running, log)
-    if settings.ready_file is not None:
-        _write_ready_file(settings.ready_file, running)
-    service.notify("READY=1", notify_socket)
     try:
+        gc.collect()
+        # What lives as long as the process need not be looked at by each collection.
+        gc.freeze()
+        if settings.ready_file is not None:
+            _write_ready_file(settings.ready_file, running)
+        _announce(running, log)
+        service.notify("READY=1", notify_socket)
         await stop_asked.wait()
         service.notify("STOPPING=1", notify_socket)
         await running.drain()
-        await running.stop()
     finally:
-        if settings.ready_file is not None:
-            settings.ready_file.unlink(missing_ok=True)
+        await running.stop()
+        if settings.ready_file is not None and settings.ready_file.is_file():
+            settings.ready_file.unlink()
     log.always("info", "stopped")
     return EXIT_DRAINED
 
@@ -191,8 +191,15 @@ def _write_ready_file(path: Path, running: Service) -> None:
     """Write it whole or not at all, so that a script that sees it can read it."""
     lines = [f"{name}={value}\n" for name, value in banner.ready_lines(running)]
     part = path.with_name(path.name + ".part")
-    part.write_text("".join(lines))
-    part.replace(path)
+    try:
+        part.write_text("".join(lines))
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise SettingsError(
+            f"--ready-file: got {str(path)!a}, which can't be written ({error.strerror});"
+            " takes the path of a file in a folder where the server may write"
+        ) from None
 
 
 def _handle_signals(running: Service, stop_asked: asyncio.Event, notify_socket: str) -> None:

@@ -34,9 +34,10 @@ class BindError(Exception):
 
     def __init__(self, error: OSError) -> None:
         """Take the text of `error`, which begins with the setting's flag."""
-        super().__init__(error.strerror)
+        text = error.strerror or str(error)
+        super().__init__(text)
         self.is_taken = error.errno == errno.EADDRINUSE
-        self.setting = str(error.strerror).partition(" ")[0].removeprefix("--")
+        self.setting = text.partition(" ")[0].removeprefix("--")
 
 
 class Service:
@@ -155,7 +156,13 @@ class Service:
         self.http_addresses += tuple(Address(host, port) for host, port in bound)
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(asyncio.get_running_loop().create_task(coroutine))
+        task = asyncio.get_running_loop().create_task(coroutine)
+        task.add_done_callback(self._on_task_end)
+        self._tasks.append(task)
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.log_bug(task.get_loop(), {"message": "a task ended", "exception": error})
 
     async def _measure_lag(self) -> None:
         """Keep the worst lateness of a timer over the last `LAG_SAMPLES` intervals."""

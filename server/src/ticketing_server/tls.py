@@ -108,12 +108,12 @@ def _reason(error: Exception) -> str:
 
 def _expiry(path: Path) -> float:
     """The earliest end of the certificates in a file, as unix seconds."""
-    text = path.read_text(encoding="ascii", errors="replace")
     begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-    blocks = [begin + part.split(end)[0] + end for part in text.split(begin)[1:]]
     try:
+        text = path.read_text(encoding="ascii", errors="replace")
+        blocks = [begin + part.split(end)[0] + end for part in text.split(begin)[1:]]
         return min(not_after(ssl.PEM_cert_to_DER_cert(block)) for block in blocks)
-    except (ValueError, IndexError):
+    except (OSError, ValueError, IndexError):
         raise TlsError(f"{str(path)!r} holds a certificate that can't be read") from None
 
 
