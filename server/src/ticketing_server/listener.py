@@ -31,6 +31,9 @@ _ACCEPTS_PER_CALL = 64
 _ACCEPT_PAUSE_S = 1.0
 _TIMER_S_MAX = 1.0
 """The loop's clock stands still while the machine sleeps, the engine's does not; so look often."""
+_LARGE_READ_BYTES = 65_536
+"""A connection that gives as much in one read is read once per turn: libuv would go on reading it,
+and the replies of one turn could grow far over the limit of unsent bytes."""
 _LINGER_S = c.CLOSING_LINGER_MS / 1000
 _DRAIN_S = c.DRAIN_TIMEOUT_MS / 1000
 _OUT_OF_RESOURCES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -52,6 +55,7 @@ class ClientSocket(asyncio.Protocol):
         self.peer = peer
         self.transport: Any = None
         self.lingering = False
+        self.paused = False
         self._ended = False
         self._linger_ends_s = 0.0
 
@@ -69,7 +73,11 @@ class ClientSocket(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Feed the engine; discard what comes after its last word."""
         if not self.lingering:
-            self._feed(self.number, data, self._server.begin_turn())
+            server = self._server
+            self._feed(self.number, data, server.begin_turn())
+            if len(data) >= _LARGE_READ_BYTES:
+                self.transport.pause_reading()
+                server.read_enough.append(self)
 
     def eof_received(self) -> bool:
         """Let what was read be answered, then close."""
@@ -82,15 +90,22 @@ class ClientSocket(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop reading a peer that does not read."""
+        self.paused = True
         if not self.lingering:
             self.transport.pause_reading()
             self._server.engine.pause(self.number, self._server.begin_turn())
 
     def resume_writing(self) -> None:
         """Go on reading."""
+        self.paused = False
         if not self.lingering:
             self.transport.resume_reading()
             self._server.engine.resume(self.number, self._server.begin_turn())
+
+    def read_on(self) -> None:
+        """Read again in the next turn, unless there is another reason not to."""
+        if not self.paused and not self.lingering:
+            self.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell the engine, unless it was its own wish."""
@@ -154,6 +169,7 @@ class Server:
         self.addresses: list[Address] = []
         self.v3_addresses: list[Address] = []
         self.sockets: dict[int, ClientSocket] = {}
+        self.read_enough: list[ClientSocket] = []
         self.loop: asyncio.AbstractEventLoop
         self._tls = tls
         self._on_event = on_event
@@ -233,6 +249,10 @@ class Server:
                     client.write(data)
                 else:
                     self._write_last(client, output)
+        if self.read_enough:
+            for client in self.read_enough:
+                client.read_on()
+            self.read_enough.clear()
         if deadline_ns is not None and (self._timer is None or deadline_ns < self._timer_ns):
             self._arm(deadline_ns, now_ns)
         if self._on_event is not None:
