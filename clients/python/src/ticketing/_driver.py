@@ -291,6 +291,8 @@ class Driver:
         if not self.in_its_process:
             return
         reason = "the server closed the connection" if error is None else _why(error, None)
+        if error is None and self._tls.context is not None and not wire.heard:
+            reason += " (if it asks for a certificate: tls=TlsOptions(cert_file=…, key_file=…))"
         self.core.disconnected(wire.serial, reason, now_ns())
         self.after_call()
         for gone in self._ended:
@@ -312,6 +314,7 @@ class _Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.serial = serial
         self.paused = False
+        self.heard = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -319,6 +322,7 @@ class _Wire(asyncio.Protocol):
         self._driver.wire_made(self)
 
     def data_received(self, data: bytes) -> None:
+        self.heard = True
         self._driver.wire_received(self, data)
 
     def pause_writing(self) -> None:

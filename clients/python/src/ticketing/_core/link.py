@@ -162,8 +162,13 @@ class Link:
             self._rounds.begin()
             self._try_next(now_ns)
         elif self.state is LinkState.CONNECTING:
-            what = "the greeting did not come" if self._greeting else "no connection and greeting"
-            self._drop(ConnectionFailedError(f"{what} within {self._connect_ms()} ms"), now_ns)
+            self._drop(
+                ConnectionFailedError(
+                    f"no greeting within {self._connect_ms()} ms (check the port, and whether it"
+                    " speaks TLS: ticketings://, or not: ticketing://)"
+                ),
+                now_ns,
+            )
         elif self.state is LinkState.HELLO_SENT:
             self._drop(
                 ConnectionFailedError(f"no welcome within {c.CLIENT_HANDSHAKE_TIMEOUT_MS} ms"),

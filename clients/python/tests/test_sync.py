@@ -1,0 +1,196 @@
+"""The blocking client against the real server."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import ticketing.sync
+from conftest import LONG, assert_empty
+from ticketing import LostReason
+from ticketing_server.testing import ServerProcess, ServerThread
+
+
+def test_acquire_release_extend_ping(server: ServerThread) -> None:
+    with ticketing.sync.connect(server.url, key_prefix="p/") as client:
+        assert isinstance(client, ticketing.sync.ClientLike)
+        with client.acquire("orders/42") as ticket:
+            assert isinstance(ticket, ticketing.sync.TicketLike)
+            assert ticket.key == "orders/42"
+            assert 29 < ticket.remaining < 30
+            assert client.try_acquire("orders/42") is None
+            with pytest.raises(ticketing.HeldError):
+                client.acquire("orders/42", wait_timeout=0)
+            with pytest.raises(TimeoutError):
+                client.acquire("orders/42", wait_timeout=0.01)
+            ticket.extend(60)
+            assert ticket.remaining > 50
+        ticket.release()
+        with client.acquire_set(key for key in ("b", "a")) as both:
+            assert both.keys == ("a", "b")
+        client.ping()
+        with pytest.raises(ticketing.InvalidArgumentError):
+            client.acquire("")
+        with pytest.raises(ticketing.InvalidArgumentError):
+            client.acquire_set("ab")
+    assert_empty(server)
+
+
+def test_hand_over_and_adopt(server: ServerThread) -> None:
+    with (
+        ticketing.sync.connect(server.url) as one,
+        ticketing.sync.connect(server.url) as two,
+    ):
+        ticket = one.acquire("k")
+        adopted = two.adopt(ticket.hand_over())
+        assert adopted.token == ticket.token
+        with pytest.raises(ticketing.NotHeldError):
+            ticket.extend()
+        adopted.release()
+        with pytest.raises(ticketing.NotHeldError):
+            two.adopt(f"{adopted.token}:k")
+    assert_empty(server)
+
+
+def test_threads_share_a_client() -> None:
+    """REQ-CONN-CALLERS: tokens rise, and the guarded counter loses nothing."""
+    counter, tokens = [0], []
+
+    def caller(client: ticketing.sync.Client) -> None:
+        for _ in range(25):
+            with client.acquire("one key") as ticket:
+                seen = counter[0]
+                time.sleep(0)
+                counter[0] = seen + 1
+                tokens.append(ticket.token)
+
+    with (
+        ServerProcess() as server,
+        ticketing.sync.connect(server.url) as client,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        for done in [pool.submit(caller, client) for _ in range(16)]:
+            done.result(4 * LONG)
+    assert counter == [400]
+    assert tokens == sorted(set(tokens))
+
+
+def hold_until_lost(client: ticketing.sync.Client, error: type[Exception] | None = None) -> None:
+    """A body that sees the loss and goes on to its end, or raises."""
+    with client.acquire("k", lease=0.05) as ticket:
+        assert ticket.wait_lost(LONG) in LostReason
+        assert ticket.is_lost
+        if error is not None:
+            raise error
+
+
+def test_loss_is_reported_at_the_end(server: ServerThread) -> None:
+    """REQ-SCOPE-REPORT REQ-SCOPE-NOMASK"""
+    with ticketing.sync.connect(server.url) as client:
+        with pytest.raises(ticketing.LostError):
+            hold_until_lost(client)
+        with pytest.raises(ZeroDivisionError):
+            hold_until_lost(client, ZeroDivisionError)
+        with client.acquire("k") as ticket:
+            assert ticket.wait_lost(0.01) is None
+    assert_empty(server)
+
+
+def test_wait_lost_ends_with_the_ticket(server: ServerThread) -> None:
+    with ticketing.sync.connect(server.url) as client, ThreadPoolExecutor(2) as pool:
+        ticket = client.acquire("k")
+        waits = [pool.submit(ticket.wait_lost) for _ in range(2)]
+        client.ping()
+        ticket.release()
+        assert [wait.result(LONG) for wait in waits] == [None, None]
+        assert ticket.wait_lost() is None
+    assert_empty(server)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX timers")
+def test_an_interrupt_leaves_nothing_behind(server: ServerThread) -> None:
+    """REQ-STOP-OWN REQ-STOP-CLEAN: KeyboardInterrupt in the middle of a wait."""
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    old = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with ticketing.sync.connect(server.url) as client, client.acquire("k"):
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(KeyboardInterrupt):
+                client.acquire("k")
+            assert server.counters().tickets == 1
+            client.ping()
+            assert server.counters().waiters_attached == 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    assert_empty(server)
+
+
+def test_close_ends_those_who_wait(server: ServerThread) -> None:
+    """REQ-SHUT-AFTER"""
+    client = ticketing.sync.connect(server.url)
+    ticket = client.acquire("k")
+    with ThreadPoolExecutor(10) as pool:
+        waits = [pool.submit(client.acquire, "k") for _ in range(10)]
+        while server.counters().waiters_attached < 10:
+            time.sleep(0.005)
+        closes = [threading.Thread(target=client.close) for _ in range(3)]
+        for thread in closes:
+            thread.start()
+        for wait in waits:
+            with pytest.raises(ticketing.ClosedError):
+                wait.result(LONG)
+        for thread in closes:
+            thread.join(LONG)
+            assert not thread.is_alive()
+    ticket.release()
+    for call in (client.ping, lambda: client.acquire("k"), lambda: client.adopt("1:k")):
+        with pytest.raises(ticketing.ClosedError):
+            call()
+    client.close()
+    assert_empty(server)
+
+
+def test_clients_leave_nothing_behind(server: ServerThread) -> None:
+    """REQ-SHUT-ENDS: no thread and no descriptor."""
+
+    def use() -> None:
+        with ticketing.sync.connect(server.url) as client:
+            client.acquire("k", wait_timeout=LONG)
+
+    use()
+    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        use()
+    assert threading.active_count() == threads
+    give_up = time.monotonic() + LONG
+    while len(os.listdir("/proc/self/fd")) > descriptors:
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    assert_empty(server)
+
+
+def test_dropped_clients_end_by_themselves(
+    server: ServerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    """REQ-SCOPE-DESTRUCTOR: their tickets are released, and the log says why."""
+    threads = threading.active_count()
+    client = ticketing.sync.connect(server.url)
+    client.acquire("k")
+    del client
+    gc.collect()
+    assert "nobody can release the ticket for 'k'" in caplog.text
+    assert "dropped without close" in caplog.text
+    assert_empty(server)
+    give_up = time.monotonic() + LONG
+    while threading.active_count() > threads:
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
