@@ -40,6 +40,12 @@ def test_file_names_say_that_they_are_generated(target: object) -> None:
     assert stem.endswith("gen")
 
 
+def test_names_are_unique() -> None:
+    for spec in (SPEC, load_spec("version3")):
+        names = [item.name for item in constants(spec)]
+        assert sorted(set(names)) == sorted(names)
+
+
 def test_python_has_every_value() -> None:
     for target in (*TARGETS[:2], *VERSION3_TARGETS):
         scope: dict[str, object] = {}

@@ -112,6 +112,16 @@ FINGERPRINT_CONTEXT: Final[bytes] = b"ticketing/cluster"
 """Begins what a cluster's fingerprint is hashed from; the cluster id follows."""
 
 # Sizes.
+HEADER_BYTES: Final[int] = 3
+"""Bytes of a frame before its body."""
+CLIENT_MAC_BYTES: Final[int] = 32
+"""Bytes of client_mac."""
+PROOF_BYTES: Final[int] = 32
+"""Bytes of proof."""
+CLIENT_NONCE_BYTES: Final[int] = 16
+"""Bytes of client_nonce."""
+FINGERPRINT_BYTES: Final[int] = 32
+"""Bytes of fingerprint."""
 GREETING_BYTES: Final[int] = 26
 """Bytes of the greeting."""
 

@@ -82,6 +82,14 @@ FINGERPRINT_CONTEXT_CLUSTER: Final[bytes] = b"ticketing/cluster"
 """Begins what a cluster's fingerprint is hashed from; the cluster id follows."""
 
 # Sizes.
+HEADER_BYTES: Final[int] = 3
+"""Bytes of a frame before its body."""
+CLIENT_MAC_BYTES: Final[int] = 32
+"""Bytes of client_mac."""
+FINGERPRINT_STANDALONE_BYTES: Final[int] = 32
+"""Bytes of fingerprint_standalone."""
+FINGERPRINT_CLUSTER_BYTES: Final[int] = 32
+"""Bytes of fingerprint_cluster."""
 GREETING_BYTES: Final[int] = 28
 """Bytes of the greeting."""
 ANSWER_BYTES: Final[int] = 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ticketing_spec.model import Spec
+from ticketing_spec.model import HEADER_BYTES, Spec
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,10 @@ def constants(spec: Spec) -> Iterator[Named]:
         yield Named(
             "Texts that are hashed or compared", upper(context.name), context.data, context.about
         )
+    yield Named("Sizes", "HEADER_BYTES", HEADER_BYTES, "Bytes of a frame before its body.")
+    for digest in spec.digests:
+        name = f"{upper(digest.name)}_BYTES"
+        yield Named("Sizes", name, digest.size, f"Bytes of {digest.name}.")
     for preamble in spec.preambles:
         name = f"{upper(preamble.name)}_BYTES"
         yield Named("Sizes", name, preamble.fixed_bytes, f"Bytes of the {preamble.name}.")

@@ -127,6 +127,16 @@
 
 /* -- Sizes. -- */
 
+/* Bytes of a frame before its body. */
+#define TICKETING_HEADER_BYTES 3
+/* Bytes of client_mac. */
+#define TICKETING_CLIENT_MAC_BYTES 32
+/* Bytes of proof. */
+#define TICKETING_PROOF_BYTES 32
+/* Bytes of client_nonce. */
+#define TICKETING_CLIENT_NONCE_BYTES 16
+/* Bytes of fingerprint. */
+#define TICKETING_FINGERPRINT_BYTES 32
 /* Bytes of the greeting. */
 #define TICKETING_GREETING_BYTES 26
 

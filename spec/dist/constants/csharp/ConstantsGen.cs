@@ -127,6 +127,16 @@ namespace Ticketing
 
         // Sizes.
 
+        /// <summary>Bytes of a frame before its body.</summary>
+        internal const int HeaderBytes = 3;
+        /// <summary>Bytes of client_mac.</summary>
+        internal const int ClientMacBytes = 32;
+        /// <summary>Bytes of proof.</summary>
+        internal const int ProofBytes = 32;
+        /// <summary>Bytes of client_nonce.</summary>
+        internal const int ClientNonceBytes = 16;
+        /// <summary>Bytes of fingerprint.</summary>
+        internal const int FingerprintBytes = 32;
         /// <summary>Bytes of the greeting.</summary>
         internal const int GreetingBytes = 26;
 

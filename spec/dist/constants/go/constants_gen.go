@@ -129,6 +129,16 @@ const (
 
 // Sizes.
 const (
+	// Bytes of a frame before its body.
+	headerBytes = 3
+	// Bytes of client_mac.
+	clientMacBytes = 32
+	// Bytes of proof.
+	proofBytes = 32
+	// Bytes of client_nonce.
+	clientNonceBytes = 16
+	// Bytes of fingerprint.
+	fingerprintBytes = 32
 	// Bytes of the greeting.
 	greetingBytes = 26
 )

@@ -119,6 +119,16 @@ export const FINGERPRINT_CONTEXT: Uint8Array = Uint8Array.of(0x74, 0x69, 0x63, 0
 
 // Sizes.
 
+/** Bytes of a frame before its body. */
+export const HEADER_BYTES = 3;
+/** Bytes of client_mac. */
+export const CLIENT_MAC_BYTES = 32;
+/** Bytes of proof. */
+export const PROOF_BYTES = 32;
+/** Bytes of client_nonce. */
+export const CLIENT_NONCE_BYTES = 16;
+/** Bytes of fingerprint. */
+export const FINGERPRINT_BYTES = 32;
 /** Bytes of the greeting. */
 export const GREETING_BYTES = 26;
 

@@ -123,6 +123,16 @@ module Ticketing
 
     # Sizes.
 
+    # Bytes of a frame before its body.
+    HEADER_BYTES = 3
+    # Bytes of client_mac.
+    CLIENT_MAC_BYTES = 32
+    # Bytes of proof.
+    PROOF_BYTES = 32
+    # Bytes of client_nonce.
+    CLIENT_NONCE_BYTES = 16
+    # Bytes of fingerprint.
+    FINGERPRINT_BYTES = 32
     # Bytes of the greeting.
     GREETING_BYTES = 26
 

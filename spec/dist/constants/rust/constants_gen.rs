@@ -123,6 +123,16 @@ pub const FINGERPRINT_CONTEXT: &[u8] = b"ticketing/cluster";
 
 // Sizes.
 
+/// Bytes of a frame before its body.
+pub const HEADER_BYTES: usize = 3;
+/// Bytes of client_mac.
+pub const CLIENT_MAC_BYTES: usize = 32;
+/// Bytes of proof.
+pub const PROOF_BYTES: usize = 32;
+/// Bytes of client_nonce.
+pub const CLIENT_NONCE_BYTES: usize = 16;
+/// Bytes of fingerprint.
+pub const FINGERPRINT_BYTES: usize = 32;
 /// Bytes of the greeting.
 pub const GREETING_BYTES: usize = 26;
 

@@ -127,6 +127,16 @@ final class ConstantsGen {
 
     // Sizes.
 
+    /** Bytes of a frame before its body. */
+    static final int HEADER_BYTES = 3;
+    /** Bytes of client_mac. */
+    static final int CLIENT_MAC_BYTES = 32;
+    /** Bytes of proof. */
+    static final int PROOF_BYTES = 32;
+    /** Bytes of client_nonce. */
+    static final int CLIENT_NONCE_BYTES = 16;
+    /** Bytes of fingerprint. */
+    static final int FINGERPRINT_BYTES = 32;
     /** Bytes of the greeting. */
     static final int GREETING_BYTES = 26;
 
