@@ -11,12 +11,14 @@ ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*$", re.MULTILINE)
+MARK = re.compile(r'<a id="([^"]+)">')
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that a forge makes from a page's headings."""
-    found = set()
-    for heading in HEADING.findall(FENCE.sub("", page.read_text())):
+    """The anchors that a forge makes from a page's headings, and those that the page sets."""
+    prose = FENCE.sub("", page.read_text())
+    found = set(MARK.findall(prose))
+    for heading in HEADING.findall(prose):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
         found.add(re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-"))
     return found
