@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from ticketing_conformance.adapter import Adapter, AdapterBroken
 from ticketing_conformance.adapters import BadEntry, Language, load_languages, parse_languages
+from ticketing_conformance.streams import the_spec
 
 FAKE = Path(__file__).with_name("fake_adapter.py")
 
@@ -15,7 +16,8 @@ def start():
     started = []
 
     def start(mode):
-        started.append(Adapter([sys.executable, str(FAKE), mode], FAKE.parent))
+        environment = {"DIGEST": the_spec().digest}
+        started.append(Adapter([sys.executable, str(FAKE), mode], FAKE.parent, environment))
         return started[-1]
 
     yield start
@@ -32,7 +34,7 @@ def language(mode, **changes):
         "command": ("{python}", str(FAKE), mode),
         "features": frozenset({"sync"}),
         "hint": "no hint",
-        "environment": {},
+        "environment": {"DIGEST": the_spec().digest},
         "tasks": {},
     }
     return Language(**{**entry, **changes})
