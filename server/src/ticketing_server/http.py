@@ -22,7 +22,6 @@ import h11
 
 from ticketing_server.log import escape
 from ticketing_server.metrics import MetricsPage, ShellState
-from ticketing_server.status import StatusPage
 
 CONNECTIONS_MAX = 64
 """Over it the oldest is closed, so that who only holds connections does not shut out a probe."""
@@ -67,7 +66,7 @@ class Site:
     """The pages and who may see them; pure but for what its sources read."""
 
     metrics: MetricsPage
-    status: StatusPage
+    status: Callable[[], bytes]
     state: ShellState
     token: str = field(repr=False)
     host_names: frozenset[str]
@@ -110,7 +109,7 @@ class Site:
             return Response(200, b"ready\n")
         if not request.is_local and (refusal := self._check_token(request)) is not None:
             return refusal
-        return Response(200, self.status.render(), "application/json")
+        return Response(200, self.status(), "application/json")
 
     def _is_known_host(self, header: str) -> bool:
         name = header.strip().lower()

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ticketing_server.addresses import Address
+from ticketing_server.costly import Costly
 from ticketing_server.engine import Event
 from ticketing_server.engine_events import log_engine_event
 from ticketing_server.http import HttpServer, Request, Site, host_names
@@ -134,9 +135,10 @@ class Service:
 
     def _site(self) -> Site:
         engine = self.server.engine
+        counters = Costly(engine.counters)
         return Site(
-            metrics=MetricsPage(engine.counters, self.state),
-            status=StatusPage(engine, self.state),
+            metrics=MetricsPage(counters, self.state),
+            status=Costly(StatusPage(engine, counters, self.state).render),
             state=self.state,
             token=self.settings.http_token,
             host_names=host_names(self.settings.http_host),

@@ -7,57 +7,44 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ticketing_server.engine import Engine, TicketInfo, WaiterInfo
+from ticketing_server.engine import Counters, Engine, TicketInfo, WaiterInfo
 from ticketing_server.log import escape
 from ticketing_server.metrics import ShellState
 
 ITEMS_MAX = 500
 """Tickets and waiters that one answer lists; counts always cover all."""
-CHEAP_S = 0.002
-FRESH_FOR_COSTS = 50
-"""An answer that took more than `CHEAP_S` of processor time is given again for so many times the
-time that it took, which bounds its share of the event loop to 2 %."""
 
 
 class StatusPage:
-    """Makes the answer of /status; a costly one serves all who ask for a while."""
+    """Makes the answer of /status of counters, an overview of the table and the shell's state."""
 
     def __init__(
         self,
         engine: Engine,
+        counters: Callable[[], Counters],
         state: ShellState,
         clock_s: Callable[[], float] = time.monotonic,
-        cpu_clock_s: Callable[[], float] = time.thread_time,
     ) -> None:
-        """Read `engine` and `state` when asked; the clocks are in seconds."""
+        """Read `engine`, `counters` and `state` when asked; `clock_s` is monotonic, in seconds."""
         self._engine = engine
+        self._counters = counters
         self._state = state
         self._clock_s = clock_s
-        self._cpu_clock_s = cpu_clock_s
         self._started_s = clock_s()
-        self._stale_s = float("-inf")
-        self._made = b""
 
     def render(self) -> bytes:
         """The present state as JSON; keys and labels are escaped text."""
-        now_s = self._clock_s()
-        if now_s >= self._stale_s:
-            begun_s = self._cpu_clock_s()
-            self._made = json.dumps(self._make(now_s)).encode() + b"\n"
-            cost_s = self._cpu_clock_s() - begun_s
-            fresh_s = cost_s * FRESH_FOR_COSTS if cost_s > CHEAP_S else 0.0
-            self._stale_s = now_s + fresh_s
-        return self._made
+        return json.dumps(self._make()).encode() + b"\n"
 
-    def _make(self, now_s: float) -> dict[str, Any]:
-        counters = self._engine.counters()
+    def _make(self) -> dict[str, Any]:
+        counters = self._counters()
         tickets, waiters = self._engine.overview(ITEMS_MAX)
         waiting = counters.waiters_attached + counters.waiters_detached
         return {
             "version": self._state.version,
             "engine": self._state.engine,
             "mode": "memory",
-            "uptime_s": round(now_s - self._started_s, 3),
+            "uptime_s": round(self._clock_s() - self._started_s, 3),
             "draining": self._state.draining,
             "loop_lag_s": round(self._state.loop_lag_s, 6),
             "tickets": counters.tickets,
