@@ -103,6 +103,8 @@ class Report:
         if self.kaitai:
             return f"Kaitai: captured streams were not checked: {self.kaitai}"
         read = sum(result.kaitai_streams for result in self.results)
+        if not read:
+            return "Kaitai: no streams were captured"
         return f"Kaitai: {read} captured streams read as the codec reads them"
 
     def table(self) -> list[str]:
