@@ -1,4 +1,4 @@
-"""Golden transcripts: made from the script alone, kept, compared, and noticed when they are stale."""
+"""Golden transcripts: made from the script alone, kept, compared, noticed when they are stale."""
 
 import hashlib
 from pathlib import Path
