@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ticketing_conformance.adapters import HARNESS_DIR, AdapterPool, load_languages
-from ticketing_conformance.expectations import Entry, judge, load_expectations
+from ticketing_conformance.expectations import Entry, Judged, judge, load_expectations
 from ticketing_conformance.kaitai import KaitaiParser
 from ticketing_conformance.results import Result
 from ticketing_conformance.server_pool import ServerPool
@@ -164,6 +164,9 @@ def pytest_runtest_makereport(
     if report.skipped and call.excinfo is not None:
         reason = str(call.excinfo.value)
     judged = judge(report.outcome, reason, test_id, item.config.stash[_STATE].entries("server"))
+    if report.skipped and item.config.getoption("--server", None):
+        # Whoever points the suite at a server of theirs has declared that no other is started.
+        judged = Judged("skipped", reason)
     requirements = [str(name) for mark in item.iter_markers("requirement") for name in mark.args]
     doc = getattr(getattr(item, "function", None), "__doc__", None) or ""
     result = Result(
