@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ticketing_server.deadlines import Deadlines
+from ticketing_server.deadlines import NEVER, Deadlines
 
 MS = 1_000_000
 
@@ -53,7 +53,7 @@ def test_same_as_a_sorted_list(steps: list[tuple[str, int]]) -> None:
             if what == "move":
                 put(item, now + value)
         elif what == "wake":
-            now = max(now, deadlines.wake_at() or 0)
+            now = max(now, deadlines.earliest_ns % NEVER)
         else:
             now += value
         deadlines.open(now)
@@ -65,13 +65,12 @@ def test_same_as_a_sorted_list(steps: list[tuple[str, int]]) -> None:
             taken.append((item.due_ns, item.order))
             del pending[item.order]
         assert taken == due
-        wake_at = deadlines.wake_at()
-        if pending:
-            earliest = min(item.due_ns for item in pending.values())
-            assert wake_at is not None
-            assert earliest - (1 << 26) <= wake_at <= earliest
-        else:
-            assert wake_at is None
+        earliest = min((item.due_ns for item in pending.values()), default=NEVER)
+        assert deadlines.earliest_ns <= earliest
+        deadlines.look_ahead()
+        assert earliest - (1 << 26) <= deadlines.earliest_ns <= earliest
+        if not pending:
+            assert deadlines.earliest_ns == NEVER
         assert all(deadlines.has(order) for order in pending)
         assert not deadlines.has(-1)
 
@@ -104,5 +103,6 @@ def test_memory_follows_what_is_pending() -> None:
         bucket[number] = item
         del bucket[number]
         deadlines.open(number)
-    assert deadlines.wake_at() is None
+    deadlines.look_ahead()
+    assert deadlines.earliest_ns == NEVER
     assert len(deadlines._far) == 0

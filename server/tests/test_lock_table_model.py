@@ -297,7 +297,6 @@ class Tables(RuleBasedStateMachine):
         for waiter in self.naive.waiters:
             deadlines += [time for time in (waiter.wait_end, waiter.grace_end) if time is not None]
         if deadlines:
-            assert wake_at is not None
             assert wake_at <= min(deadlines)
         self.now = now
         self.table.apply(now, self.runs)

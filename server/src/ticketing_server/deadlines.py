@@ -17,6 +17,8 @@ from typing import Any, Generic, TypeVar
 ItemT = TypeVar("ItemT")
 OrderT = TypeVar("OrderT")
 
+NEVER = 1 << 63
+"""Later than any time."""
 _BUCKET_BITS = 26
 _SWEEP_BUCKETS_MIN = 1024
 
@@ -61,16 +63,24 @@ class Deadlines(Generic[OrderT, ItemT]):
             self._near, due_ns, self._serials
         )
         self._sweep_at = _SWEEP_BUCKETS_MIN
+        self.earliest_ns = NEVER
+        """Nothing is due before this; kept without cost, so that a turn looks no further."""
 
     def bucket(self, deadline_ns: int) -> dict[OrderT, ItemT]:
         """Return the dict that items due at this time belong into."""
         place = deadline_ns >> _BUCKET_BITS
-        if place <= self._opened:
-            return self._near_bucket
         bucket = self._far.get(place)
-        if bucket is None:
-            bucket = self._far[place] = {}
-            heappush(self._far_order, place)
+        if bucket is not None:
+            return bucket
+        if place <= self._opened:
+            if deadline_ns < self.earliest_ns:
+                self.earliest_ns = deadline_ns
+            return self._near_bucket
+        bucket = self._far[place] = {}
+        heappush(self._far_order, place)
+        begins_ns = place << _BUCKET_BITS
+        if begins_ns < self.earliest_ns:
+            self.earliest_ns = begins_ns
         return bucket
 
     def open(self, now_ns: int) -> None:
@@ -102,20 +112,18 @@ class Deadlines(Generic[OrderT, ItemT]):
         _, order, _, bucket = heappop(self._near)
         return bucket.pop(order)
 
-    def wake_at(self) -> int | None:
-        """Return when to look again at the latest, None if nothing is pending.
+    def look_ahead(self) -> None:
+        """Set `earliest_ns` anew, after what was due has been taken.
 
-        It is never later than the earliest deadline, and earlier by at most one bucket.
+        It is then the earliest deadline, or earlier by at most one bucket, or `NEVER`.
         """
         due = self.first_due()
-        if due is not None:
-            return due
-        order = self._far_order
-        while order:
-            if self._far[order[0]]:
-                return order[0] << _BUCKET_BITS
-            del self._far[heappop(order)]
-        return None
+        if due is None:
+            order = self._far_order
+            while order and not self._far[order[0]]:
+                del self._far[heappop(order)]
+            due = order[0] << _BUCKET_BITS if order else NEVER
+        self.earliest_ns = due
 
     def has(self, order: OrderT) -> bool:
         """Whether an item with this order is pending; costs a look into every bucket."""

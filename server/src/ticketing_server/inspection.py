@@ -144,11 +144,11 @@ def counters(engine: StandaloneEngine) -> Counters:
     if table.leases_too_long:
         errors[ERROR_LEASE_TOO_LONG] = table.leases_too_long
     return Counters(
-        requests=dict(table.results),
+        requests=table.results(),
         errors=errors,
         grants_immediate=grants - table.handoffs,
         grants_handoff=table.handoffs,
-        tickets_ended=dict(table.ended),
+        tickets_ended=table.ended(),
         tickets=table.tickets,
         held_keys=table.held_keys,
         waiters_attached=table.attached,

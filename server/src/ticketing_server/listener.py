@@ -74,7 +74,7 @@ class ClientSocket(asyncio.Protocol):
         """Feed the engine; discard what comes after its last word."""
         if not self.lingering:
             server = self._server
-            self._feed(self.number, data, server.begin_turn())
+            self._feed(self.number, data, server.turn_ns or server.begin_turn())
             if len(data) >= _LARGE_READ_BYTES:
                 self.transport.pause_reading()
                 server.read_enough.append(self)
@@ -176,7 +176,7 @@ class Server:
         self._listeners: list[_Listener] = []
         self._accepting: dict[asyncio.Task[None], None] = {}
         self._next_number = 1
-        self._turn_ns = 0
+        self.turn_ns = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._empty: asyncio.Event | None = None
@@ -231,13 +231,13 @@ class Server:
 
     def begin_turn(self) -> int:
         """Return when this turn began, and see to it that it ends."""
-        if not self._turn_ns:
-            self._turn_ns = clock_ns()
+        if not self.turn_ns:
+            self.turn_ns = clock_ns()
             self.loop.call_soon(self._end_turn)
-        return self._turn_ns
+        return self.turn_ns
 
     def _end_turn(self) -> None:
-        self._turn_ns = 0
+        self.turn_ns = 0
         now_ns = clock_ns()
         outputs, deadline_ns = self.engine.end_turn(now_ns)
         sockets = self.sockets

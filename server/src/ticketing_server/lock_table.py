@@ -33,7 +33,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from ticketing_server import constants_gen as c
-from ticketing_server.deadlines import Deadlines
+from ticketing_server.deadlines import NEVER, Deadlines
 from ticketing_server.engine import Event, Histogram
 from ticketing_server.limits import Limits
 from ticketing_server.queues import Link, Queue, Waiter
@@ -68,6 +68,8 @@ DISCONNECT_COMMAND: Command = (DISCONNECT, b"", b"", b"")
 MS = 1_000_000
 _TOKENS_PER_BLOCK = 1024
 _EVENTS_MAX = 1024
+_HOLD_SAMPLE_NS = 10 * MS
+"""One hold each so often is counted in the histogram: each would cost every release."""
 _U32 = Struct(">I")
 _WAIT_AND_LEASE = Struct(">II")
 _U64 = Struct(">Q")
@@ -151,10 +153,11 @@ class LockTable:
         self.refused: list[Refused] = []
         self.events: list[Event] = []
         self.first_token = first_token
-        self.results: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self.ended: dict[str, int] = dict.fromkeys(
-            ("released", "lease_over", "operator", "other_client"), 0
-        )
+        self._results: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self._ended = dict.fromkeys(("released", "lease_over", "operator", "other_client"), 0)
+        self._granted = 0
+        self._released = 0
+        self._sample_at = 0
         self.handoffs = 0
         self.leases_too_long = 0
         self.set_tickets = 0
@@ -187,16 +190,18 @@ class LockTable:
 
     def apply(self, now_ns: int, runs: Iterable[Run]) -> None:
         """Do what is due until now, then the commands of each run in order."""
-        self.advance(now_ns)
+        if now_ns >= self.wake_at():
+            self.advance(now_ns)
         slots = self.slots
         find = slots.get
         leases = self._leases_of_turn
         leases.clear()
-        find_lease = leases.get
+        last_word = b""
+        lease: Lease | None = None
         held_keys_max = self._limits.held_keys
         tokens = self._tokens
         granted = released = 0
-        began = now_ns
+        sample: Any = None
         for link, commands in runs:
             if link.broken:
                 commands = [command for command in commands if command[0] in _INTERNAL]
@@ -207,7 +212,9 @@ class LockTable:
                 if op == ACQUIRE:
                     # As many slots as held keys at least, so the limit is safe to compare here.
                     if tail not in slots and len(slots) < held_keys_max:
-                        lease = find_lease(word) or self._begin_lease(word, now_ns)
+                        if word != last_word:
+                            lease = leases.get(word) or self._begin_lease(word, now_ns)
+                            last_word = word
                         if lease is not None:
                             if not tokens:
                                 self._mint()
@@ -219,25 +226,26 @@ class LockTable:
                             granted += 1
                             continue
                 elif op == RELEASE:
-                    found = find(tail)
-                    if found.__class__ is tuple:
-                        token, _, _, _, (bucket, _, began), holder = found
-                        if token == word and holder == client:
-                            del slots[tail], bucket[token]
-                            out += RELEASED, request_id
-                            released += 1
-                            continue
+                    ended = find(tail)
+                    # A plain ticket is never a set's, and nobody waits for its key.
+                    if ended.__class__ is tuple and ended[0] == word and ended[5] == client:
+                        del slots[tail], ended[4][0][word]
+                        out += RELEASED, request_id
+                        released += 1
+                        sample = ended
+                        continue
                 if not self._one(link, command, now_ns):
                     break
-        self.results["acquire", "granted"] += granted
-        self.results["release", "released"] += released
+        self._granted += granted
         if released:
-            self.ended["released"] += released
-            # One sample per turn: to count each hold would cost every release.
-            self.hold.add(now_ns - began)
+            self._released += released
+            if now_ns >= self._sample_at:
+                self._sample_at = now_ns + _HOLD_SAMPLE_NS
+                self.hold.add(now_ns - sample[4][2])
 
     def advance(self, now_ns: int) -> None:
         """Do what is due: by deadline; at the same one leases, waits, graces."""
+        self._leases_of_turn.clear()
         kinds: tuple[Deadlines[Any, Any], ...] = (self._leases, self._waits, self._graces)
         for kind in kinds:
             kind.open(now_ns)
@@ -252,27 +260,24 @@ class LockTable:
                 self._grace_until = None
                 self._hand_on(self.slots, now_ns)
             elif first is None:
-                return
+                break
             elif first[1] == 0:
                 self._lease_over(self._leases.take_first(), now_ns)
             elif first[1] == 1:
                 self._wait_over(self._waits.take_first(), now_ns)
             else:
                 self._leave(self._graces.take_first())
+        for kind in kinds:
+            kind.look_ahead()
 
-    def wake_at(self) -> int | None:
-        """Return when to call `apply` again at the latest, None if nothing is pending."""
-        times = [
-            time
-            for time in (
-                self._leases.wake_at(),
-                self._waits.wake_at(),
-                self._graces.wake_at(),
-                self._grace_until,
-            )
-            if time is not None
-        ]
-        return min(times, default=None)
+    def wake_at(self) -> int:
+        """Return when to call `apply` again at the latest, `NEVER` if nothing is pending."""
+        return min(
+            self._leases.earliest_ns,
+            self._waits.earliest_ns,
+            self._graces.earliest_ns,
+            self._grace_until or NEVER,
+        )
 
     # State in numbers
 
@@ -285,6 +290,17 @@ class LockTable:
     def tickets(self) -> int:
         """How many tickets there are."""
         return self.held_keys - self.set_ticket_keys + self.set_tickets
+
+    def results(self) -> dict[tuple[str, str], int]:
+        """How many requests there were, by the names of op and result."""
+        results = defaultdict(int, self._results)
+        results["acquire", "granted"] += self._granted
+        results["release", "released"] += self._released
+        return dict(results)
+
+    def ended(self) -> dict[str, int]:
+        """How many tickets ended, by reason."""
+        return self._ended | {"released": self._ended["released"] + self._released}
 
     @property
     def next_token(self) -> int:
@@ -327,7 +343,7 @@ class LockTable:
         if held and held[1] == link.client and held[2] == request_id and keys_of(held) == keys:
             self._lease_again(held, lease_ms, now)
             link.out += GRANTED, request_id, held[0], NOT_WAITED
-            self.results[op, "granted"] += 1
+            self._results[op, "granted"] += 1
             return True
         for waiter in self.waiting.get(link.client + request_id, ()):
             if waiter.keys == keys:
@@ -341,10 +357,10 @@ class LockTable:
             assert lease is not None
             token = self._hold(keys, link.client, request_id, lease)
             link.out += GRANTED, request_id, token, NOT_WAITED
-            self.results[op, "granted"] += 1
+            self._results[op, "granted"] += 1
         elif wait_ms == c.WAIT_MS_TRY:
             link.out += TIMED_OUT, request_id
-            self.results[op, "timed_out"] += 1
+            self._results[op, "timed_out"] += 1
         else:
             self._join(link, op, request_id, keys, wait_ms, lease_ms, now)
         return True
@@ -353,10 +369,10 @@ class LockTable:
         ticket = self.ticket_of(key)
         if ticket is None or ticket[0] != token:
             link.out += NOT_HELD, request_id
-            self.results["release", "not_held"] += 1
+            self._results["release", "not_held"] += 1
             return
         link.out += RELEASED, request_id
-        self.results["release", "released"] += 1
+        self._results["release", "released"] += 1
         self._end_by(link, ticket, now)
 
     def _release_keys(
@@ -366,14 +382,14 @@ class LockTable:
         ticket = self.ticket_of(keys[0])
         if ticket is not None and ticket[0] == token and keys_of(ticket) == keys:
             link.out += RELEASED, request_id
-            self.results[op, "released"] += 1
+            self._results[op, "released"] += 1
             self._end_by(link, ticket, now)
         elif self._leases.has(token):
             link.out += OTHER_KEYS, request_id
-            self.results[op, "error"] += 1
+            self._results[op, "error"] += 1
         else:
             link.out += NOT_HELD, request_id
-            self.results[op, "not_held"] += 1
+            self._results[op, "not_held"] += 1
 
     def _extend(self, link: Link, request_id: bytes, token: bytes, tail: bytes, now: int) -> bool:
         (lease_ms,) = _U32.unpack_from(tail)
@@ -382,20 +398,20 @@ class LockTable:
         ticket = self.ticket_of(tail[_LEASE_BYTES:])
         if ticket is None or ticket[0] != token:
             link.out += NOT_HELD, request_id
-            self.results["extend", "not_held"] += 1
+            self._results["extend", "not_held"] += 1
             return True
         _, deadline, began = ticket[4]
         ended = max(deadline, now + lease_ms * MS)
         self._replace(ticket, ended, began, link.client)
         link.out += EXTENDED, request_id, _U32.pack((ended - now) // MS)
-        self.results["extend", "extended"] += 1
+        self._results["extend", "extended"] += 1
         return True
 
     def _cancel(
         self, link: Link, request_id: bytes, acquire_id: bytes, key: bytes, now: int
     ) -> None:
         link.out += CANCELLED, request_id
-        self.results["cancel", "cancelled"] += 1
+        self._results["cancel", "cancelled"] += 1
         for waiter in list(self.waiting.get(link.client + acquire_id, ())):
             if key in waiter.keys:
                 self.wait["cancelled"].add(now - waiter.arrived_ns)
@@ -515,7 +531,7 @@ class LockTable:
                 self._settle(key, slot)
             else:
                 del self.slots[key]
-        self.ended[reason] += 1
+        self._ended[reason] += 1
         self.hold.add(now - began)
 
     def _end_by(self, link: Link, ticket: Ticket, now: int) -> None:
@@ -652,7 +668,7 @@ class LockTable:
         assert link is not None
         self._leave(waiter)
         self._reply(link, TIMED_OUT, waiter.request_id)
-        self.results[waiter.op, "timed_out"] += 1
+        self._results[waiter.op, "timed_out"] += 1
         self.wait["timed_out"].add(now - waiter.arrived_ns)
         self._hand_on(waiter.keys, now)
 
@@ -691,7 +707,7 @@ class LockTable:
         token = self._hold(waiter.keys, waiter.client, waiter.request_id, lease)
         waited = now - waiter.arrived_ns
         self._reply(link, GRANTED, waiter.request_id, token, _U32.pack(waited // MS))
-        self.results[waiter.op, "granted"] += 1
+        self._results[waiter.op, "granted"] += 1
         self.handoffs += 1
         self.wait["granted"].add(waited)
 
@@ -722,13 +738,13 @@ class LockTable:
 
     def _overloaded(self, link: Link, op: str, request_id: bytes, resource: str) -> None:
         link.out += OVERLOADED, request_id
-        self.results[op, "overloaded"] += 1
+        self._results[op, "overloaded"] += 1
         if len(self.events) < _EVENTS_MAX:
             fields = {"resource": resource, "limit": getattr(self._limits, resource)}
             self.events.append(Event("limit_reached", fields))
 
     def _refuse_lease(self, link: Link, op: str, request_id: bytes, lease_ms: int) -> bool:
-        self.results[op, "error"] += 1
+        self._results[op, "error"] += 1
         if c.LEASE_MS_MIN <= lease_ms <= c.LEASE_MS_MAX:
             text = f"lease_ms: got {lease_ms}, takes 1 to {self._limits.max_lease_ms} (max_lease)"
             link.out.append(error(c.ERROR_LEASE_TOO_LONG, text, request_id))

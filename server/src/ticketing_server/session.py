@@ -75,8 +75,11 @@ class Face(Protocol):
         What follows the handshake in `data` is kept for the first `receive`.
         """
 
-    def receive(self, data: bytes, out: list[bytes]) -> Received:
-        """Take bytes after the welcome. What the table has no part in is answered into `out`."""
+    def receive(self, data: bytes, out: list[bytes]) -> list[Command] | Received:
+        """Take bytes after the welcome. What the table has no part in is answered into `out`.
+
+        Returns the plain commands, or `Received` where there may be more to say.
+        """
 
     def render(self, out: list[bytes]) -> bytes:
         """Make bytes of the table's reply frames (and of what `receive` put into `out`)."""
@@ -136,17 +139,20 @@ class Session:
         proof = auth.proof(secret, self.greeting, client_nonce, fields, leader)
         return wire.welcome(fields, proof, leader)
 
-    def receive(self, data: bytes, out: list[bytes]) -> Received:
+    def receive(self, data: bytes, out: list[bytes]) -> list[Command] | Received:
         """Take bytes of requests; see `Face.receive`."""
         if self._rest:
             data = self._rest + data
             self._rest = b""
+        uniform = wire.split_uniform(data)
+        if uniform is not None:
+            return uniform
         commands, used, bad = wire.split(data, out)
+        if bad is not None:
+            return Received(commands, Closing(c.ERROR_BAD_FRAME, bad.text, bad.request_id))
         if used != len(data):
-            if bad is not None:
-                return Received(commands, Closing(c.ERROR_BAD_FRAME, bad.text, bad.request_id))
             self._rest = data[used:]
-        return Received(commands, None)
+        return commands
 
     def render(self, out: list[bytes]) -> bytes:
         """Join the table's frames, which are this version's."""

@@ -129,21 +129,24 @@ _ONE_KEY_OPS = frozenset((ACQUIRE, RELEASE, CANCEL))
 _PLAIN_OPS = bytes((c.OP_ACQUIRE, c.OP_RELEASE, c.OP_CANCEL))
 
 
-def split(data: bytes, pongs: list[bytes]) -> Split:
-    """Read every whole frame of a welcomed connection's buffer; pings are answered into `pongs`."""
+def split_uniform(data: bytes) -> list[Command] | None:
+    """Read a buffer that is nothing but whole acquires, releases and cancels of one length.
+
+    None where it is anything else; `split` reads that.
+    """
     size = len(data)
     if size > HEADER_BYTES:
         low = data[2]
-        span = low + HEADER_BYTES
-        if size == span:
+        if size == low + HEADER_BYTES:
             command = _UNPACK[low](data, 0)
             if command[0] in _ONE_KEY_OPS:
-                return Split([command], size, None)
+                return [command]
         else:
             iterate = _ITER_UNPACK[low]
+            span = low + HEADER_BYTES
             if iterate is not None and not size % span and _is_uniform(data, span, size):
-                return Split(list(iterate(data)), size, None)
-    return _split_mixed(data, size, pongs)
+                return list(iterate(data))
+    return None
 
 
 def _is_uniform(data: bytes, span: int, size: int) -> bool:
@@ -156,7 +159,9 @@ def _is_uniform(data: bytes, span: int, size: int) -> bool:
     )
 
 
-def _split_mixed(data: bytes, size: int, pongs: list[bytes]) -> Split:
+def split(data: bytes, pongs: list[bytes]) -> Split:
+    """Read every whole frame of a welcomed connection's buffer; pings are answered into `pongs`."""
+    size = len(data)
     commands: list[Command] = []
     append = commands.append
     one_key_ops = _ONE_KEY_OPS
