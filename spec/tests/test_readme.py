@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from ticketing_spec.__main__ import main
 from ticketing_spec.model import SPEC_DIR
 
@@ -21,7 +22,6 @@ def test_every_command_of_the_readme_is_known() -> None:
     named = set(re.findall(r"python -m ticketing_spec (\w+)", README))
     assert named == {"check", "diff", "freeze", "generate", "show"}
     for command in named:
-        try:
+        with pytest.raises(SystemExit) as end:
             main([command, "--help"])
-        except SystemExit as end:
-            assert end.code == 0
+        assert end.value.code == 0
