@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from ticketing_conformance.server_suite.raw import RawClient
 from ticketing_conformance.server_suite.raw_v3 import RawV3Client
 from ticketing_conformance.server_suite.servers import (
+    PROGRAM,
     Server,
     StartedServer,
     given_server,
@@ -39,6 +41,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--server-v3", metavar="HOST:PORT", help="its listener for version 3")
     group.addoption("--server-unix", metavar="PATH", help="its Unix socket")
     group.addoption(
+        "--server-program",
+        metavar="COMMAND",
+        help="what starts the reference server, quoted as for a shell (default: this Python's)",
+    )
+    group.addoption(
         "--flood",
         type=int,
         default=200_000,
@@ -51,6 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "requirement(*ids): the requirements of the spec that this test shows"
     )
+    if config.getoption("--server-program"):
+        PROGRAM[:] = shlex.split(config.getoption("--server-program"))
     config.addinivalue_line("markers", "slow: mostly waits for timers of several seconds")
 
 

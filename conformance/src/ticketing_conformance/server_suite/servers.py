@@ -19,6 +19,8 @@ from ticketing_conformance.server_suite.ready import parse_target, read_ready_fi
 SECRET = b"correct horse battery staple"
 START_S = 60.0
 STOP_S = 30.0
+PROGRAM = [sys.executable, "-m", "ticketing_server"]
+"""What starts the reference server; the option --server-program replaces it."""
 
 
 @dataclass
@@ -107,7 +109,7 @@ def start_server(
     """
     folder = Path(tempfile.mkdtemp(prefix="ticketing-suite-"))
     ready = folder / "ready"
-    command = [sys.executable, "-m", "ticketing_server", "--ready-file", str(ready)]
+    command = [*PROGRAM, "--ready-file", str(ready)]
     for address in (*listen, *(() if tls else (f"unix:{folder / 'socket'}",))):
         command += ["--listen", address]
     command += ["--listen-v3", "127.0.0.1:0", "--http-listen", "off", *flags]
