@@ -116,7 +116,7 @@ def packages(session: nox.Session) -> None:
     wheels = [str(wheel) for wheel in sorted(out.glob("*.whl"))]
     session.run(python, "-m", "pip", "install", "--quiet", *wheels, external=True)
     session.run(python, "conformance/try_packages.py", external=True)
-    session.install("-e", "spec", "-e", "server", "-e", "conformance")
+    install(session)
     session.run("python", "-m", "ticketing_conformance.tasks", "packages")
     session.log(f"built: {', '.join(sorted(path.name for path in out.iterdir()))}")
 
