@@ -11,20 +11,11 @@ from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
 from ticketing_conformance.adapter import Hello
+from ticketing_conformance.requirements import Requirement, load_elsewhere, spec_requirements
 from ticketing_conformance.results import Result
 from ticketing_conformance.streams import the_spec
 
 OUTCOMES = ("passed", "failed", "skipped")
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """One requirement of the spec."""
-
-    id: str
-    side: str
-    level: str
-    text: str
 
 
 @dataclass
@@ -37,7 +28,9 @@ class Report:
     hellos: Mapping[str, Hello]
     kaitai: str = ""
     """Why captured streams were not read by Kaitai's parser; empty if they were."""
-    requirements: list[Requirement] = field(default_factory=lambda: spec_requirements())
+    requirements: list[Requirement] = field(default_factory=spec_requirements)
+    elsewhere: Mapping[str, str] = field(default_factory=load_elsewhere)
+    """Where requirements without a case are shown."""
 
     def count(self, outcome: str) -> int:
         """How many tests ended so; a fault is a failure, a missing toolchain a skip."""
@@ -126,14 +119,6 @@ def cell_text(counts: Mapping[str, int]) -> str:
     parts = [f"{counts['passed']} passed"]
     parts += [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES[1:] if counts[outcome]]
     return ", ".join(parts)
-
-
-def spec_requirements() -> list[Requirement]:
-    """The requirements of the spec."""
-    return [
-        Requirement(entry["id"], entry["side"], entry["level"], entry["text"])
-        for entry in the_spec().raw.get("requirement", [])
-    ]
 
 
 def write_report(report: Report, folder: Path) -> None:
@@ -259,7 +244,7 @@ def markdown(report: Report) -> str:
         f"{named} of {len(report.coverage)} named by a passed test.",
     ]
     lines += [
-        f"- {known.id} ({known.side}, {known.level}): not named"
+        f"- {known.id} ({known.side}, {known.level}): {report.elsewhere.get(known.id, 'nowhere')}"
         for known, tests in report.coverage
         if not tests
     ]

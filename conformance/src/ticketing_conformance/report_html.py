@@ -122,6 +122,7 @@ def _requirements(report: Report) -> str:
     rows = []
     for known, tests in report.coverage:
         named = ", ".join(escape(test) for test in tests[:12])
+        elsewhere = escape(report.elsewhere.get(known.id, ""))
         if len(tests) > 12:
             named += f" and {len(tests) - 12} more"
         rows.append(
@@ -129,7 +130,7 @@ def _requirements(report: Report) -> str:
                 _cell(f"<code>{escape(known.id)}</code>"),
                 _cell(f"{escape(known.side)}, {escape(known.level)}"),
                 _cell(escape(known.text)),
-                _cell(named or "none", "" if tests else "failed"),
+                _cell(named or elsewhere or "none", "" if tests or elsewhere else "failed"),
             ]
         )
     return _table(["requirement", "of", "text", "tests that passed"], rows)
