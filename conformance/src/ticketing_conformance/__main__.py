@@ -25,6 +25,12 @@ from ticketing_conformance.identity import SUITE as IDENTITY
 from ticketing_conformance.kaitai import KaitaiBroken, KaitaiMissing, compile_parser
 from ticketing_conformance.plugin import EXPECTATIONS_DIR, matches_case
 from ticketing_conformance.report import Report, write_report
+from ticketing_conformance.requirements import (
+    BadRequirementLine,
+    coverage_faults,
+    load_elsewhere,
+    spec_requirements,
+)
 from ticketing_conformance.results import Result
 from ticketing_conformance.script import ScriptError, load_cases
 from ticketing_conformance.tests_of import CASES_DIR, all_tests, suite_paths
@@ -202,6 +208,12 @@ def expectation_faults(languages: list[Language], suites: list[str]) -> list[str
     return faults
 
 
+def stale_server_lines(results: list[Result]) -> list[str]:
+    """Lines for the server suite that matched no test of a whole run of it."""
+    ran = [(result.id, ()) for result in results if result.suite == SERVER_SUITE]
+    return stale(load_expectations(EXPECTATIONS_DIR, SERVER_SUITE), ran) if ran else []
+
+
 def unknown_cases(languages: list[Language], patterns: list[str], suites: list[str]) -> list[str]:
     """The --case patterns that mean no test."""
     if not patterns:
@@ -221,12 +233,13 @@ def main(arguments: list[str]) -> int:
     suites = chosen_suites(options)
     try:
         faults = refresh_golden() if not suites or IDENTITY in suites else []
-        found = find_clients(options.only)
+        found = Found() if suites == [SERVER_SUITE] else find_clients(options.only)
         faults += expectation_faults(found.languages, suites)
         if unknown := unknown_cases(found.languages, options.case, suites):
             print(f"no case is called {', '.join(unknown)}", file=sys.stderr)
             return USAGE_EXIT
-    except (BadEntry, ScriptError, BadExpectation) as error:
+        load_elsewhere()
+    except (BadEntry, ScriptError, BadExpectation, BadRequirementLine) as error:
         print(error, file=sys.stderr)
         return USAGE_EXIT
     faults += [f"{name}: {reason}" for name, reason in found.broken.items()]
@@ -249,6 +262,11 @@ def main(arguments: list[str]) -> int:
         told = json.loads(results_path.read_text()) if results_path.exists() else {}
     results = [Result.from_json(text) for text in told.get("results", [])]
     faults += told.get("wrong", [])
+    if not rest and not options.case and not options.server:
+        faults += stale_server_lines(results)
+    if not rest and not options.case and not suites and not options.only:
+        named = {name for result in results for name in result.requirements}
+        faults += coverage_faults(spec_requirements(), named, load_elsewhere())
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         faults.append(f"pytest ended with {pytest.ExitCode(code).name}")
     report = Report(
