@@ -23,6 +23,7 @@ from ticketing_conformance.expectations import BadExpectation, load_expectations
 from ticketing_conformance.golden import stale_transcripts
 from ticketing_conformance.identity import SUITE as IDENTITY
 from ticketing_conformance.kaitai import KaitaiBroken, KaitaiMissing, compile_parser
+from ticketing_conformance.mutants import prove
 from ticketing_conformance.plugin import EXPECTATIONS_DIR, matches_case
 from ticketing_conformance.report import Report, write_report
 from ticketing_conformance.requirements import (
@@ -82,6 +83,17 @@ def parse_arguments(arguments: list[str]) -> tuple[argparse.Namespace, list[str]
     )
     parser.add_argument(
         "--report", type=Path, default=REPORT_DIR, metavar="FOLDER", help="where the report goes"
+    )
+    parser.add_argument(
+        "--mutants",
+        nargs="?",
+        type=int,
+        const=0,
+        metavar="COUNT",
+        help="instead of all this, show that seeded bugs are caught: all, or COUNT spread over all",
+    )
+    parser.add_argument(
+        "--mutant", action="append", default=[], metavar="ID", help="only this seeded bug"
     )
     options, rest = parser.parse_known_args(arguments)
     if options.server and not options.suite:
@@ -230,6 +242,8 @@ def unknown_cases(languages: list[Language], patterns: list[str], suites: list[s
 def main(arguments: list[str]) -> int:
     """Run it all; returns the exit code: 0 only if nothing failed and something passed."""
     options, rest = parse_arguments(arguments)
+    if options.mutants is not None or options.mutant:
+        return prove(options.mutants or 0, options.mutant, options.report)
     suites = chosen_suites(options)
     try:
         faults = refresh_golden() if not suites or IDENTITY in suites else []

@@ -38,6 +38,8 @@ class Mutant:
     replace: str
     case: str
     req: str
+    api: str = "async"
+    """Under which API of the Python client the case is run."""
 
     def apply(self, source: str) -> str:
         """The module's source with the bug in it; raises StaleMutant."""

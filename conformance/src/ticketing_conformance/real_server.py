@@ -31,7 +31,9 @@ class RealServer:
         flags: Sequence[str],
         environment: Mapping[str, str],
         listen: str = "127.0.0.1:0",
+        program: Sequence[str] | None = None,
     ) -> None:
+        self._program = list(program or (sys.executable, "-m", "ticketing_server"))
         self._flags = list(flags)
         self._environment = dict(environment)
         self._directory = tempfile.TemporaryDirectory(prefix="ticketing-server-")
@@ -47,9 +49,7 @@ class RealServer:
         ready.unlink(missing_ok=True)
         http = self.addresses.get("http-listen", ["127.0.0.1:0"])[0]
         command = [
-            sys.executable,
-            "-m",
-            "ticketing_server",
+            *self._program,
             f"--listen={self._listen}",
             f"--http-listen={http}",
             f"--ready-file={ready}",

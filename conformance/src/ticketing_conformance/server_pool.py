@@ -11,9 +11,13 @@ _Key = tuple[tuple[str, ...], tuple[tuple[str, str], ...], str]
 
 
 class ServerPool:
-    """Belongs to one test process. Only servers on TCP port 0 are used twice."""
+    """Belongs to one test process. Only servers on TCP port 0 are used twice.
 
-    def __init__(self) -> None:
+    `program` starts another server than the installed one; it takes the same flags.
+    """
+
+    def __init__(self, program: Sequence[str] | None = None) -> None:
+        self._program = program
         self._idle: dict[_Key, RealServer] = {}
         self._keys: dict[int, _Key] = {}
 
@@ -23,7 +27,7 @@ class ServerPool:
         server = self._idle.pop(key, None)
         if server is not None and server.alive:
             return server
-        server = RealServer(flags, environment, listen)
+        server = RealServer(flags, environment, listen, self._program)
         if listen.endswith(":0"):
             self._keys[id(server)] = key
         return server
