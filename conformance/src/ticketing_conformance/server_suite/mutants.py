@@ -50,7 +50,7 @@ def fault_of(mutant: Mutant) -> str:
         return f"the test did not end within {TEST_S} s"
     if run.returncode == 0:
         return f"{mutant.case} passes although {mutant.about}"
-    if run.returncode != TESTS_FAILED or re.search(r"did not start|\berrors?\b in ", run.stdout):
+    if run.returncode != TESTS_FAILED or re.search(r"ServerBroken|\berrors?\b in ", run.stdout):
         return f"the run itself failed: {run.stdout[-600:]}{run.stderr[-300:]}"
     return ""
 

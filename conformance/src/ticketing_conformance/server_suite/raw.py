@@ -217,7 +217,6 @@ class RawClient(RawConnection):
         connection: int = 1,
         label: bytes = LABEL,
         first_id: int = 1,
-        hello: bool = True,
     ) -> None:
         super().__init__(target)
         self.secret = secret
@@ -226,8 +225,6 @@ class RawClient(RawConnection):
         self.label = label
         self.nonce = client_nonce(SPEC, secrets.token_bytes(16), connection)
         self.next_id = first_id
-        if hello:
-            self.hello()
 
     def hello_fields(self) -> dict[str, Any]:
         """The fields of a right hello on this connection."""

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ticketing_conformance.server_suite.raw import RawClient, Target
-from ticketing_conformance.server_suite.ready import parse_target, read_ready_file
+from ticketing_conformance.real_server import RealServer
+from ticketing_conformance.server_suite.raw import LABEL, RawClient, Target
 
 SECRET = b"correct horse battery staple"
-START_S = 60.0
-STOP_S = 30.0
 PROGRAM = [sys.executable, "-m", "ticketing_server"]
 """What starts the reference server; the option --server-program replaces it."""
 
@@ -41,7 +36,7 @@ class Server:
         connection: int = 1,
         first_id: int = 1,
         hello: bool = True,
-        label: bytes | None = None,
+        label: bytes = LABEL,
     ) -> RawClient:
         """A raw client connected to this server; the caller closes it."""
         client = RawClient(
@@ -50,8 +45,7 @@ class Server:
             client_id=client_id,
             connection=connection,
             first_id=first_id,
-            hello=False,
-            **({} if label is None else {"label": label}),
+            label=label,
         )
         if hello:
             try:
@@ -66,12 +60,13 @@ class Server:
 class StartedServer(Server):
     """The reference server as a process that the suite started, and may signal."""
 
-    process: subprocess.Popen[bytes] = field(kw_only=True)
+    running: RealServer = field(kw_only=True)
     folder: Path = field(kw_only=True)
+    """Where its Unix socket is, and its secrets where they come from a file."""
 
     @property
     def pid(self) -> int:
-        return self.process.pid
+        return int(self.running.addresses["pid"][0])
 
     def rss_bytes(self) -> int:
         """Resident memory of the server's process."""
@@ -79,74 +74,47 @@ class StartedServer(Server):
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")
+        return self.running.log()
 
     def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
+        self.running.signal(number)
 
-    def wait(self, within_s: float = STOP_S) -> int:
+    def wait(self) -> int:
         """Waits for the process to end; returns its exit code."""
-        return self.process.wait(within_s)
+        return self.running.wait()
 
     def stop(self) -> None:
         """Ends the process, at once: nothing of a test needs a drain."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(STOP_S)
+        self.running.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def start_server(
-    *flags: str,
-    secret: bytes = SECRET,
-    secret_file: str | None = None,
-    listen: tuple[str, ...] = ("127.0.0.1:0",),
-    tls: bool = False,
+    *flags: str, secret: bytes = SECRET, secret_file: str | None = None
 ) -> StartedServer:
     """Starts the reference server with these flags on free ports, and waits until it is ready.
 
-    It listens on `listen`, on a Unix socket, and for version 3 on a port of its own.
+    It listens on loopback, on a Unix socket, and for version 3 on a port of its own.
     """
     folder = Path(tempfile.mkdtemp(prefix="ticketing-suite-"))
-    ready = folder / "ready"
-    command = [*PROGRAM, "--ready-file", str(ready)]
-    for address in (*listen, *(() if tls else (f"unix:{folder / 'socket'}",))):
-        command += ["--listen", address]
-    command += ["--listen-v3", "127.0.0.1:0", "--http-listen", "off", *flags]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TICKETING_")}
-    if secret_file is None:
-        environment["TICKETING_SECRET"] = secret.decode()
-    else:
+    all_flags = ["--listen-v3=127.0.0.1:0", *flags]
+    if secret_file is not None:
         (folder / "secrets").write_text(secret_file)
-        command += ["--secret-file", str(folder / "secrets")]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        all_flags.append(f"--secret-file={folder / 'secrets'}")
+    environment = {"TICKETING_SECRET": "" if secret_file else secret.decode()}
+    listen = f"127.0.0.1:0,unix:{folder / 'socket'}"
     try:
-        return _await_ready(process, folder, ready, secret)
+        running = RealServer(all_flags, environment, listen, PROGRAM)
     except BaseException:
-        process.kill()
-        process.wait(STOP_S)
         shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _await_ready(
-    process: subprocess.Popen[bytes], folder: Path, ready: Path, secret: bytes
-) -> StartedServer:
-    deadline = time.monotonic() + START_S
-    while not ready.exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            log = (folder / "log").read_text(errors="replace")
-            raise AssertionError(f"the server did not start (exit {process.poll()}):\n{log}")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.02)
-    addresses = read_ready_file(ready)
+    targets = [parse_target(text) for text in running.addresses["listen"]]
     return StartedServer(
-        tcp=addresses.tcp,
+        tcp=next(target for target in targets if target.port),
         secret=secret,
-        v3=addresses.v3,
-        unix=addresses.unix,
-        process=process,
+        v3=parse_target(running.addresses["listen-v3"][0]),
+        unix=next(target for target in targets if target.path),
+        running=running,
         folder=folder,
     )
 
@@ -159,3 +127,13 @@ def given_server(address: str, secret: bytes, v3: str | None, unix: str | None) 
         v3=parse_target(v3) if v3 else None,
         unix=Target(path=unix) if unix else None,
     )
+
+
+def parse_target(text: str) -> Target:
+    """`host:port`, `[v6]:port` or `unix:/path`; ValueError for anything else."""
+    if text.startswith("unix:"):
+        return Target(path=text.removeprefix("unix:"))
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise ValueError(f"an address is host:port, [v6]:port or unix:/path, not {text!r}")
+    return Target(host=host.strip("[]"), port=int(port))

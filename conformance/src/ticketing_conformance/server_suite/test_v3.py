@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import struct
 import time
@@ -18,6 +19,7 @@ from ticketing_conformance.server_suite.raw_v3 import (
     BAD_TOKEN,
     GROUP_MISMATCH,
     LIVE_NOWHERE,
+    NOT_ACTIVE,
     RawV3Client,
     acquire_v3_bytes,
 )
@@ -253,6 +255,21 @@ def test_limits_hold_here_too(
     client.hold(*keys[1:3])
     client.expect("overloaded", client.acquire(keys[3]))
     client.expect_quiet()
+
+
+def test_a_drain_refuses_what_is_unanswered(
+    connect_v3: ConnectV3, own_server: StartServer, key: bytes
+) -> None:
+    server = own_server()
+    client = connect_v3(server)
+    client.hold(key)
+    waiting = client.acquire(key, wait_s=60)
+    client.settle()
+    server.signal(signal.SIGTERM)
+    assert client.expect("error", waiting)["code"] == NOT_ACTIVE
+    client.expect_bare_close()
+    client.close()
+    assert server.wait() == 0
 
 
 def cut(client: socket.socket) -> None:
