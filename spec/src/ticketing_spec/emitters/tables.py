@@ -23,7 +23,7 @@ class Target:
 TARGETS = (
     Target("python", "server/src/ticketing_server/constants_gen.py", python.emit),
     Target("python", "clients/python/src/ticketing/_constants_gen.py", python.emit),
-    Target("go", "spec/dist/constants/go/constants_gen.go", go.emit),
+    Target("go", "clients/go/internal/wire/constants_gen.go", go.emit),
     Target("rust", "spec/dist/constants/rust/constants_gen.rs", rust.emit),
     Target("javascript", "spec/dist/constants/javascript/constants_gen.ts", javascript.emit),
     Target(

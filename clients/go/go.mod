@@ -1,0 +1,3 @@
+module github.com/ticketing-project/ticketing/clients/go
+
+go 1.24
