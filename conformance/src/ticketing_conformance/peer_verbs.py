@@ -309,7 +309,6 @@ class PeerVerbs:
             raise StepFailed(f"the client sent {unread.hex()} where nothing was expected")
         if connection.up.ended and not arguments.integer("ended", 0):
             raise StepFailed(f"the client ended the connection with {connection.up.ended}")
-        arguments.rest()
 
 
 def _take(arguments: Arguments, names: tuple[str, ...]) -> dict[str, Any]:

@@ -112,10 +112,10 @@ class ProxyVerbs:
     def _do_connections(self, arguments: Arguments) -> dict[str, Any]:
         """How many connections came so far; waits until there are `at_least`."""
         proxy = self._named(arguments)
+        at_least = arguments.integer("at_least", 0)
         try:
-            proxy.wait_connections(
-                arguments.integer("at_least", 0) or 0, self._context.seconds_left()
-            ) if arguments.has("at_least") else None
+            if at_least:
+                proxy.wait_connections(at_least, self._context.seconds_left())
         except TimeoutError as error:
             raise StepFailed(str(error)) from None
         return {"count": len(proxy.connections)}

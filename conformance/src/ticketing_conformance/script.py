@@ -14,7 +14,7 @@ REPEAT_COUNT_MAX = 100_000
 _ID = re.compile(r"[a-z0-9][a-z0-9-]*")
 _VARIABLE = re.compile(r"[a-z_][a-z0-9_]*")
 _FIELD = re.compile(r"([a-z_][a-z0-9_]*)(<=|>=|!=|=|<|>|~)(.*)", re.DOTALL)
-_TOKEN = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^\s"])+')
+_TOKEN = re.compile(r'(?:"(?:[^"\\]|\\.)*"|\{[^{}]*\}|[^\s"])+')
 # A case that uses these verbs and fields needs the features, whether or not its header says so.
 _VERB_FEATURES = {"cancel", "contend", "events", "fork", "scope"}
 _FIELD_FEATURES = {
