@@ -6,8 +6,12 @@ take-over and limits at once: after each step the whole state and every reply ar
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from struct import pack
+from typing import TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -31,10 +35,16 @@ MAX_LEASE_MS = 5_000
 WAITS_MS = st.sampled_from((FOREVER, 0, 40, 40, 100, 3_000, FOREVER, FOREVER))
 LEASES_MS = st.sampled_from((1_000, 1, 40, 40, 100, 1_000, MAX_LEASE_MS, MAX_LEASE_MS + 1))
 FIRST_TOKEN = 1 << 40
+PICK = st.integers(0, 1023)
+ItemT = TypeVar("ItemT")
 
 
 def _u64(number: int) -> bytes:
     return number.to_bytes(8, "big")
+
+
+def _pick(items: Sequence[ItemT], pick: int) -> ItemT:
+    return items[pick % len(items)]
 
 
 def _number(data: bytes) -> int:
@@ -171,30 +181,30 @@ class Tables(RuleBasedStateMachine):
             self.acquire_as(*self.acquires[-1], wait_ms, lease_ms)
 
     @precondition(lambda self: self.acquires)
-    @rule(data=st.data(), wait_ms=WAITS_MS, lease_ms=LEASES_MS)
-    def acquire_again(self, data: st.DataObject, wait_ms: int, lease_ms: int) -> None:
-        client, request_id, keys = data.draw(st.sampled_from(self.acquires[-8:]))
+    @rule(pick=PICK, wait_ms=WAITS_MS, lease_ms=LEASES_MS)
+    def acquire_again(self, pick: int, wait_ms: int, lease_ms: int) -> None:
+        client, request_id, keys = _pick(self.acquires[-8:], pick)
         if client in self.present:
             self.acquire_as(client, request_id, keys, wait_ms, lease_ms)
 
     @precondition(lambda self: self.acquires)
-    @rule(data=st.data(), key=st.sampled_from(KEYS))
-    def acquire_other_keys_with_same_id(self, data: st.DataObject, key: bytes) -> None:
-        client, request_id, _ = data.draw(st.sampled_from(self.acquires[-8:]))
+    @rule(pick=PICK, key=st.sampled_from(KEYS))
+    def acquire_other_keys_with_same_id(self, pick: int, key: bytes) -> None:
+        client, request_id, _ = _pick(self.acquires[-8:], pick)
         if client in self.present:
             self.acquires.append((client, request_id, (key,)))
             self.acquire_as(client, request_id, (key,), FOREVER, 1_000)
 
-    def draw_ticket(self, data: st.DataObject) -> tuple[int, bytes]:
+    def draw_ticket(self, pick: int) -> tuple[int, bytes]:
         tickets = [(ticket.token, ticket.keys[-1]) for ticket in self.naive.tickets]
         stale = [(token, KEYS[0]) for token in self.tokens[-3:]] or [(7, KEYS[0])]
-        token, key = data.draw(st.sampled_from(tickets * 3 + stale))
+        token, key = _pick(tickets * 3 + stale, pick)
         return token, key
 
-    @rule(data=st.data(), client=st.sampled_from(CLIENTS))
-    def release(self, data: st.DataObject, client: int) -> None:
+    @rule(pick=PICK, client=st.sampled_from(CLIENTS))
+    def release(self, pick: int, client: int) -> None:
         if client in self.present:
-            token, key = self.draw_ticket(data)
+            token, key = self.draw_ticket(pick)
             name, link, request_id = self.request(client)
             self.add(
                 link,
@@ -202,11 +212,11 @@ class Tables(RuleBasedStateMachine):
                 *("release", name, client, request_id, token, key),
             )
 
-    @rule(data=st.data())
-    def release_own(self, data: st.DataObject) -> None:
+    @rule(pick=PICK)
+    def release_own(self, pick: int) -> None:
         tickets = [ticket for ticket in self.naive.tickets if ticket.client in self.present]
         if tickets:
-            ticket = data.draw(st.sampled_from(tickets))
+            ticket = _pick(tickets, pick)
             name, link, request_id = self.request(ticket.client)
             self.add(
                 link,
@@ -215,13 +225,13 @@ class Tables(RuleBasedStateMachine):
             )
 
     @rule(
-        data=st.data(),
+        pick=PICK,
         keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=2, unique=True),
         named=st.booleans(),
     )
-    def release_keys(self, data: st.DataObject, keys: list[bytes], named: bool) -> None:
+    def release_keys(self, pick: int, keys: list[bytes], named: bool) -> None:
         if VERSION_3_CLIENT in self.present:
-            token, _ = self.draw_ticket(data)
+            token, _ = self.draw_ticket(pick)
             right = next((t.keys for t in self.naive.tickets if t.token == token), None)
             taken = right if named and right else tuple(sorted(keys))
             name, link, request_id = self.request(VERSION_3_CLIENT)
@@ -231,10 +241,10 @@ class Tables(RuleBasedStateMachine):
                 *("release_keys", name, VERSION_3_CLIENT, request_id, token, taken),
             )
 
-    @rule(data=st.data(), client=st.sampled_from(CLIENTS), lease_ms=LEASES_MS)
-    def extend(self, data: st.DataObject, client: int, lease_ms: int) -> None:
+    @rule(pick=PICK, client=st.sampled_from(CLIENTS), lease_ms=LEASES_MS)
+    def extend(self, pick: int, client: int, lease_ms: int) -> None:
         if client in self.present:
-            token, key = self.draw_ticket(data)
+            token, key = self.draw_ticket(pick)
             name, link, request_id = self.request(client)
             self.add(
                 link,
@@ -243,11 +253,11 @@ class Tables(RuleBasedStateMachine):
             )
 
     @precondition(lambda self: self.acquires)
-    @rule(data=st.data(), wrong=st.sampled_from((False, False, False, True)))
-    def cancel(self, data: st.DataObject, wrong: bool) -> None:
-        client, acquire_id, keys = data.draw(st.sampled_from(self.acquires[-8:]))
+    @rule(pick=PICK, wrong=st.sampled_from((False, False, False, True)))
+    def cancel(self, pick: int, wrong: bool) -> None:
+        client, acquire_id, keys = _pick(self.acquires[-8:], pick)
         if client in self.present:
-            key = data.draw(st.sampled_from(KEYS if wrong else keys))
+            key = _pick(KEYS if wrong else keys, pick // 8)
             name, link, request_id = self.request(client)
             self.add(
                 link,
@@ -273,9 +283,9 @@ class Tables(RuleBasedStateMachine):
             self.disconnect(client)
             self.connect(client)
 
-    @rule(data=st.data())
-    def force_release(self, data: st.DataObject) -> None:
-        token, key = self.draw_ticket(data)
+    @rule(pick=PICK)
+    def force_release(self, pick: int) -> None:
+        token, key = self.draw_ticket(pick)
         operator = Link(0, 0, bytes(8))
         self.add(operator, (FORCE_RELEASE, b"", _u64(token), key), "force_release", token, key)
 
@@ -398,9 +408,67 @@ class Tables(RuleBasedStateMachine):
             assert joined == sorted(joined)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_long_random_runs(seed: int) -> None:
+    """Long runs reach states that short ones seldom do: deep queues, much contention."""
+    draw = random.Random(seed)
+    tables = Tables()
+    tables.begin(
+        waiters_per_key=draw.choice((100, 100, 4)),
+        waiters=draw.choice((100, 100, 8)),
+        held_keys=draw.choice((100, 100, 2)),
+        reattach_grace_ms=draw.choice((50, 200)),
+        restart_grace_ms=draw.choice((0, 0, 40)),
+        commands_per_turn=draw.choice((1, 2, 5)),
+        start=draw.choice((0, 123, 1 << 50)),
+    )
+    waits, leases = (0, 40, 100, 3_000, FOREVER), (1, 40, 100, 1_000, MAX_LEASE_MS + 1)
+    steps = (1, MS, 29 * MS, 40 * MS, 70 * MS, 400 * MS)
+
+    def timed() -> dict[str, int]:
+        wait_ms = draw.choice((FOREVER, draw.choice(waits)))
+        return {"wait_ms": wait_ms, "lease_ms": draw.choice((1_000, draw.choice(leases)))}
+
+    for _ in range(1_200):
+        client, pick = draw.choice(CLIENTS), draw.randrange(1024)
+        what = draw.choices(range(13), (8, 3, 1, 2, 6, 1, 1, 2, 1, 1, 1, 2, 2))[0]
+        if what == 0:
+            keys = draw.sample(KEYS, draw.choice((1, 1, 1, 2, 3)))
+            tables.acquire(client=client, keys=keys, **timed())
+        elif what == 1 and tables.acquires:
+            tables.acquire_again(pick=pick, **timed())
+        elif what == 2 and tables.acquires:
+            tables.acquire_other_keys_with_same_id(pick=pick, key=draw.choice(KEYS))
+        elif what == 3:
+            tables.release(pick=pick, client=client)
+        elif what == 4:
+            tables.release_own(pick=pick)
+        elif what == 5:
+            tables.release_keys(pick=pick, keys=draw.sample(KEYS, 2), named=draw.random() < 0.5)
+        elif what == 6:
+            tables.extend(pick=pick, client=client, lease_ms=draw.choice(leases))
+        elif what == 7 and tables.acquires:
+            tables.cancel(pick=pick, wrong=draw.random() < 0.2)
+        elif what == 8:
+            tables.cut(client=client)
+        elif what == 9:
+            tables.take_over(client=client)
+        elif what == 10:
+            tables.reconnect()
+        elif what == 11:
+            tables.turn(step=draw.choice(steps))
+        elif draw.random() < 0.2:
+            tables.force_release(pick=pick)
+        else:
+            tables.turn_at_next_deadline(offset=draw.choice((-1, 0, 1)))
+        tables.states_are_equal()
+        tables.counts_are_right()
+        tables.nobody_who_could_go_on_waits()
+
+
 TestTables = Tables.TestCase
 TestTables.settings = settings(
-    max_examples=150,
+    max_examples=100,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -595,6 +595,15 @@ def test_restart_grace_queues_and_then_grants_in_order() -> None:
     assert driver.hold(first, b"c")
 
 
+def test_a_wait_that_ends_with_the_restart_grace_is_over() -> None:
+    """REQ-TIME-ORDER: at the same time leases, then waits, then graces."""
+    driver = Driver(Limits(restart_grace_ms=100))
+    client = driver.connect()
+    driver.acquire(client, wait_ms=100)
+    driver.turn(100 * MS)
+    assert names(client) == ["timed_out"]
+
+
 # Connections
 
 

@@ -20,7 +20,7 @@ OrderT = TypeVar("OrderT")
 NEVER = 1 << 63
 """Later than any time."""
 _BUCKET_BITS = 26
-_SWEEP_BUCKETS_MIN = 1024
+_SWEEP_BUCKETS_MIN = 256
 
 
 class _NearBucket(dict[OrderT, ItemT]):
@@ -78,6 +78,9 @@ class Deadlines(Generic[OrderT, ItemT]):
             return self._near_bucket
         bucket = self._far[place] = {}
         heappush(self._far_order, place)
+        if len(self._far) > self._sweep_at:
+            # Not here: a bucket that was just returned is empty, too.
+            self.earliest_ns = 0
         begins_ns = place << _BUCKET_BITS
         if begins_ns < self.earliest_ns:
             self.earliest_ns = begins_ns
