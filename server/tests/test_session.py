@@ -36,7 +36,7 @@ def requests() -> bytes:
             encode(SPEC, "client", "acquire", {"request_id": 2, "key": b"two", **fields}),
             encode(SPEC, "client", "ping", {"echo": 9}),
             encode(
-                SPEC, "client", "acquire_set", {"request_id": 3, "keys": [b"a", b"b"], **fields}
+                SPEC, "client", "acquire_set", {**fields, "request_id": 3, "keys": [b"a", b"b"]}
             ),
             encode(SPEC, "client", "release", {"request_id": 4, "token": 5, "key": b"x" * 128}),
         )

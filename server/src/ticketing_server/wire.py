@@ -11,6 +11,7 @@ one number, tell the op *and* that the length fits one byte: that number is a co
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, NamedTuple
@@ -164,20 +165,26 @@ def split(data: bytes, pongs: list[bytes]) -> Split:
     size = len(data)
     commands: list[Command] = []
     append = commands.append
+    unpack = _UNPACK
     one_key_ops = _ONE_KEY_OPS
     at = 0
-    last_header = size - HEADER_BYTES
     try:
-        while at <= last_header:
-            low = data[at + 2]
-            end = at + HEADER_BYTES + low
-            if end <= size:
-                command = _UNPACK[low](data, at)
-                op = command[0]
-                if op in one_key_ops or (op == EXTEND and low >= EXTEND_MIN):
+        while True:
+            try:
+                while True:
+                    low = data[at + 2]
+                    command = unpack[low](data, at)
+                    if command[0] not in one_key_ops:
+                        break
                     append(command)
-                    at = end
-                    continue
+                    at += low + 3
+            except (IndexError, struct.error):
+                # The buffer ends before a header or before this frame does.
+                pass
+            if at + HEADER_BYTES > size:
+                if at < size and data[at] not in BOUNDS:
+                    raise _unknown_op(data[at])
+                break
             op, end = _check_header(data, at)
             if end > size:
                 break
@@ -186,9 +193,6 @@ def split(data: bytes, pongs: list[bytes]) -> Split:
             else:
                 append(_read_long(op, data[at + HEADER_BYTES : end]))
             at = end
-        else:
-            if at < size and data[at] not in BOUNDS:
-                raise _unknown_op(data[at])
     except BadFrame as bad:
         return Split(commands, at, bad)
     return Split(commands, at, None)
