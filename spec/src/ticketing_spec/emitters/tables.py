@@ -25,7 +25,7 @@ TARGETS = (
     Target("python", "clients/python/src/ticketing/_constants_gen.py", python.emit),
     Target("go", "clients/go/internal/wire/constants_gen.go", go.emit),
     Target("rust", "spec/dist/constants/rust/constants_gen.rs", rust.emit),
-    Target("javascript", "spec/dist/constants/javascript/constants_gen.ts", javascript.emit),
+    Target("javascript", "clients/js/src/constants_gen.ts", javascript.emit),
     Target(
         "java",
         "spec/dist/constants/java/io/github/ticketingproject/ConstantsGen.java",
