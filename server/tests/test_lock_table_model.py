@@ -23,9 +23,9 @@ from ticketing_server.lock_table import (
     FORCE_RELEASE,
     RELEASE_KEYS,
     LockTable,
-    keys_of,
 )
 from ticketing_server.queues import Link, Queue
+from ticketing_server.table_state import keys_of
 from ticketing_server.wire import ACQUIRE, ACQUIRE_SET, CANCEL, EXTEND, RELEASE, Command
 
 KEYS = (b"a", b"b", b"c")

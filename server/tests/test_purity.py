@@ -25,6 +25,7 @@ PURE = (
     "session",
     "session_v3",
     "standalone",
+    "table_state",
     "wire",
 )
 IMPURE = {

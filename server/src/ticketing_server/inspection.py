@@ -18,8 +18,9 @@ from ticketing_server.engine import (
     TicketInfo,
     WaiterInfo,
 )
-from ticketing_server.lock_table import LockTable, Ticket, keys_of
+from ticketing_server.lock_table import LockTable
 from ticketing_server.queues import Queue, Waiter
+from ticketing_server.table_state import Ticket, keys_of
 
 if TYPE_CHECKING:
     from ticketing_server.standalone import StandaloneEngine

@@ -124,6 +124,8 @@ class ClientSocket(asyncio.Protocol):
         if self._ended:
             transport.close()
             return
+        if transport.is_closing():
+            return
         if not transport.is_reading():
             transport.resume_reading()
         if transport.can_write_eof():
@@ -310,12 +312,10 @@ class Server:
         for _ in range(_ACCEPTS_PER_CALL):
             try:
                 accepted, address = listener.socket.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
             except OSError as error:
-                if error.errno not in _OUT_OF_RESOURCES:
-                    raise
-                self._pause_accepting(listener, error)
+                # Other errors are of the connection that was to be accepted, which is gone.
+                if error.errno in _OUT_OF_RESOURCES:
+                    self._pause_accepting(listener, error)
                 return
             tls = self._tls if listener.takes_tls else None
             peer = listener.peer(address, tls is not None)

@@ -30,12 +30,12 @@ from ticketing_server.lock_table import (
     CONNECT_COMMAND,
     DISCONNECT_COMMAND,
     FORCE_RELEASE,
-    MS,
     LockTable,
     Run,
 )
 from ticketing_server.queues import Link
 from ticketing_server.session import Authority, Closing, Face, Received, Welcome
+from ticketing_server.table_state import MS
 
 SECOND = 1_000_000_000
 _TERM = 0

@@ -114,17 +114,17 @@ def _no_key(_data: bytes, _at: int = 0) -> Command:
     return (0, b"", b"", b"")
 
 
-_STRUCTS = [
+_LAYOUTS = [
     Struct(f">Hx8s8s{length - _ID_AND_WORD_BYTES}s")
     if ONE_KEY_MIN <= length <= ONE_KEY_MAX
     else None
     for length in range(256)
 ]
 _UNPACK: list[Callable[[bytes, int], Any]] = [
-    _no_key if struct is None else struct.unpack_from for struct in _STRUCTS
+    _no_key if layout is None else layout.unpack_from for layout in _LAYOUTS
 ]
 _ITER_UNPACK: list[Callable[[bytes], Iterator[Any]] | None] = [
-    None if struct is None else struct.iter_unpack for struct in _STRUCTS
+    None if layout is None else layout.iter_unpack for layout in _LAYOUTS
 ]
 _ONE_KEY_OPS = frozenset((ACQUIRE, RELEASE, CANCEL))
 _PLAIN_OPS = bytes((c.OP_ACQUIRE, c.OP_RELEASE, c.OP_CANCEL))
