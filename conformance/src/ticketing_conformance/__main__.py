@@ -39,6 +39,8 @@ from ticketing_conformance.tests_of import CASES_DIR, all_tests, suite_paths
 SERVER_SUITE = "server"
 SERVER_SUITE_DIR = Path(__file__).parent / "server_suite"
 REPORT_DIR = HARNESS_DIR / "report"
+# Cases wait more than they compute.
+WORKERS_PER_CORE = 3
 WORKERS_MAX = 8
 USAGE_EXIT = 2
 
@@ -193,7 +195,7 @@ def pytest_arguments(options: argparse.Namespace, rest: list[str], state: Path) 
         "--disable-warnings",
     ]
     if not any(word.startswith(("-n", "--numprocesses")) for word in rest) and not options.case:
-        arguments.append(f"-n{min(os.cpu_count() or 1, WORKERS_MAX)}")
+        arguments.append(f"-n{min(WORKERS_PER_CORE * (os.cpu_count() or 1), WORKERS_MAX)}")
     if SERVER_SUITE in chosen:
         paths.append(str(SERVER_SUITE_DIR))
         if options.server:
