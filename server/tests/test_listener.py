@@ -251,7 +251,7 @@ def test_a_million_requests_never_read_cost_bounded_memory(
     """REQ-PRESSURE-STOP, REQ-PRESSURE-BOUND, REQ-PRESSURE-OTHERS, and reading goes on later."""
 
     async def body() -> None:
-        limits = Limits(unsent_bytes=1_048_576)
+        limits = Limits(unsent_bytes=1_048_576, keepalive_s=600)
         async with Serving(Settings(listen=LOCAL, limits=limits)) as serving:
             other = await connect(serving, 2)
             greedy = await connect(serving, 1)
@@ -272,9 +272,8 @@ def test_a_million_requests_never_read_cost_bounded_memory(
                 await asyncio.sleep(0.01)
                 assert time.monotonic() - began < PATIENCE_S
             unsent = transport.transport.get_write_buffer_size()
-            for _ in range(20):
+            for _ in range(5):
                 assert (await other.ask("ping", echo=9)) == ("ping", {"echo": 9})
-                await asyncio.sleep(0.01)
             assert transport.transport.get_write_buffer_size() <= unsent
             assert 1_048_576 < unsent < 1_800_000
             assert not sending.done()
@@ -400,12 +399,12 @@ def test_sockets_have_their_options(run: Callable[[Awaitable[None]], None]) -> N
     """REQ-SILENCE-USERTIMEOUT."""
 
     async def body() -> None:
-        async with Serving(Settings(listen=LOCAL, limits=Limits(keepalive_s=7))) as serving:
+        async with Serving(Settings(listen=LOCAL, limits=Limits(keepalive_s=30))) as serving:
             client = await connect(serving)
             (accepted,) = serving.server.sockets.values()
             sock = accepted.transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 21_000
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 90_000
             client.writer.close()
 
     run(body())

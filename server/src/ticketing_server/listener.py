@@ -451,7 +451,10 @@ def _prepare(accepted: socket.socket, peer: Peer, keepalive_s: int) -> None:
     accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     silent_s = c.SILENCE_KEEPALIVES * keepalive_s
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silent_s * 1000)
+        # A client that reads nothing counts for the system as one that vanished; whether it is
+        # given up is the engine's to say, and the system must not be quicker.
+        vanished_ms = max(silent_s * 1000, 2 * c.SLOW_READER_TIMEOUT_MS)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, vanished_ms)
     if peer.protocol == 3:
         # Version 3 has no ping: only the system notices a peer that vanished.
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
