@@ -58,6 +58,7 @@ class ClientSocket(asyncio.Protocol):
         self.paused = False
         self._ended = False
         self._linger_ends_s = 0.0
+        self._linger_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet: the engine has the greeting ready at the end of this turn."""
@@ -111,6 +112,8 @@ class ClientSocket(asyncio.Protocol):
         """Tell the engine, unless it was its own wish."""
         server = self._server
         server.sockets.pop(self.number, None)
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
         if not self.lingering:
             server.begin_turn()
             server.engine.close(self.number)
@@ -121,24 +124,25 @@ class ClientSocket(asyncio.Protocol):
         bytes would reset the connection and could destroy the last frame on its way."""
         self.lingering = True
         transport = self.transport
+        if transport.is_closing():
+            return
+        loop = self._server.loop
+        self._linger_ends_s = loop.time() + _DRAIN_S
         if self._ended:
             transport.close()
-            return
-        if transport.is_closing():
+            self._linger_timer = loop.call_later(_DRAIN_S, transport.abort)
             return
         if not transport.is_reading():
             transport.resume_reading()
         if transport.can_write_eof():
             with contextlib.suppress(OSError):
                 transport.write_eof()
-        loop = self._server.loop
-        self._linger_ends_s = loop.time() + _DRAIN_S
-        loop.call_later(_LINGER_S, self._end_linger)
+        self._linger_timer = loop.call_later(_LINGER_S, self._end_linger)
 
     def _end_linger(self) -> None:
         loop = self._server.loop
         if self.transport.get_write_buffer_size() and loop.time() < self._linger_ends_s:
-            loop.call_later(_LINGER_S, self._end_linger)
+            self._linger_timer = loop.call_later(_LINGER_S, self._end_linger)
         else:
             self.transport.abort()
 
