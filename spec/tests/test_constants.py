@@ -66,10 +66,10 @@ def test_go(tmp_path: Path) -> None:
     shutil.copy(PATHS["go"], tmp_path)
     (tmp_path / "go.mod").write_text("module example.com/ticketing\n\ngo 1.21\n")
     (tmp_path / "values_test.go").write_text(
-        "package ticketing\n\nimport \"testing\"\n\nfunc TestValues(t *testing.T) {\n"
-        "\tif waitMsForever != 4294967295 || opAcquire != 'A' || greetingMagic != \"TICKET\" ||\n"
-        "\t\tclientBodyBounds[opAcquire].high != 144 ||\n"
-        '\t\terrorTable[errorTakenOver].name != "taken_over" {\n'
+        "package wire\n\nimport \"testing\"\n\nfunc TestValues(t *testing.T) {\n"
+        "\tif WaitMsForever != 4294967295 || OpAcquire != 'A' || GreetingMagic != \"TICKET\" ||\n"
+        "\t\tclientBodyBounds[OpAcquire].high != 144 ||\n"
+        '\t\tErrors[ErrorTakenOver].Name != "taken_over" {\n'
         '\t\tt.Fatal("wrong value")\n\t}\n}\n'
     )  # fmt: skip
     run([go, "vet", "."], tmp_path)
