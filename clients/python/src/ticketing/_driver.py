@@ -17,7 +17,7 @@ import ssl
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from ticketing._clock import now_ns
 from ticketing._core.client import ClientCore
@@ -231,6 +231,8 @@ class Driver:
 
     async def _addresses(self, endpoint: Endpoint) -> list[tuple[int, Any]]:
         if endpoint.path:
+            if not hasattr(socket, "AF_UNIX"):
+                raise OSError("this platform has no Unix sockets")
             return [(socket.AF_UNIX, endpoint.path)]
         try:
             version = ipaddress.ip_address(endpoint.host).version
@@ -247,7 +249,7 @@ class Driver:
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
-            if family != socket.AF_UNIX:
+            if not endpoint.path:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if hasattr(socket, "TCP_USER_TIMEOUT"):
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
@@ -292,7 +294,7 @@ class Driver:
             return
         reason = "the server closed the connection" if error is None else _why(error, None)
         if error is None and self._tls.context is not None and not wire.heard:
-            reason += " (if it asks for a certificate: tls=TlsOptions(cert_file=…, key_file=…))"
+            reason += " (if it asks for a certificate: tls=TlsOptions(cert_file=..., key_file=...))"
         self.core.disconnected(wire.serial, reason, now_ns())
         self.after_call()
         for gone in self._ended:
@@ -317,8 +319,7 @@ class _Wire(asyncio.Protocol):
         self.heard = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has other bases.
         self._driver.wire_made(self)
 
     def data_received(self, data: bytes) -> None:
@@ -383,7 +384,7 @@ def _why(error: Exception, endpoint: Endpoint | None) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the server's certificate is not trusted: {error.verify_message}"
-            " (name its authority in tls=TlsOptions(ca_file=…))"
+            " (name its authority in tls=TlsOptions(ca_file=...))"
         )
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {error.reason or error} (is the port one for TLS?)"
