@@ -122,6 +122,13 @@ def packages(session: nox.Session) -> None:
 
 
 @nox.session
+def toolchains(session: nox.Session) -> None:
+    """Install, on Debian and Ubuntu, the compilers and peers that tests use and are missing."""
+    install(session)
+    session.run("python", "-m", "ticketing_conformance.toolchains")
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure the server beside Redis in one run; results go to bench/results; `-- --help`."""
     session.install("-e", "server[fast]", "-e", "clients/python")

@@ -131,7 +131,7 @@ def test_java(tmp_path: Path) -> None:
 
 
 def test_csharp(tmp_path: Path) -> None:
-    dotnet = tool("dotnet", "; nox -s toolchains gets it")
+    dotnet = tool("dotnet")
     shutil.copy(PATHS["csharp"], tmp_path)
     (tmp_path / "nuget.config").write_text(
         "<configuration><packageSources><clear/></packageSources></configuration>"
