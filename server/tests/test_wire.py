@@ -196,6 +196,21 @@ def test_one_length_but_not_one_kind(span: int, count: int, data: Any) -> None:
     assert (whole.bad is None) == (bad is None)
 
 
+@pytest.mark.parametrize("op", [c.OP_ACQUIRE, c.OP_RELEASE, c.OP_CANCEL])
+def test_the_high_byte_of_a_length_counts(op: int) -> None:
+    """Of a frame that would be right if only the low byte of its length were read."""
+    right = bytes((op, 0, 18)) + bytes(16) + b"k1"
+    wrong = bytes((op, 1, 18)) + bytes(16) + b"k1"
+    longer = bytes((op, 0, 19)) + bytes(16) + b"k10"
+    assert wire.split_uniform(right) is not None
+    for buffer in (wrong, wrong + wrong, right + wrong, longer + wrong):
+        assert wire.split_uniform(buffer) is None
+        commands, used, bad = wire.split(buffer, [])
+        assert (len(commands), used) == (buffer != wrong and buffer[1] == 0, buffer.index(wrong))
+        assert bad is not None
+        assert "got 274" in bad.text
+
+
 @given(st.text(max_size=300), U64, st.integers(1, 255))
 def test_errors_are_short_printable_ascii(text: str, request_id: int, code: int) -> None:
     frame = wire.error(code, text, request_id.to_bytes(8, "big"))

@@ -26,9 +26,10 @@ from ticketing_server.wire import (
 
 MS = 1_000_000
 _TOKENS_PER_BLOCK = 1024
+_TOKEN_NUMBERS = Struct(f">{_TOKENS_PER_BLOCK}Q")
+_TOKEN_BYTES = Struct("8s" * _TOKENS_PER_BLOCK)
 _EVENTS_MAX = 1024
 _U32 = Struct(">I")
-_U64 = Struct(">Q")
 
 Ticket = tuple[bytes, bytes, bytes, Any, "Lease", bytes]
 """(token, owner's client id, request id, key or tuple of keys, lease, client id for drops)."""
@@ -179,11 +180,10 @@ class TableState:
 
     def _mint(self) -> None:
         """Make the next block of tokens; the list is popped from its end."""
-        count = _TOKENS_PER_BLOCK
         first = self._next_token
-        pack = _U64.pack
-        self._tokens[:] = [pack(token) for token in range(first + count - 1, first - 1, -1)]
-        self._next_token = first + count
+        self._next_token = end = first + _TOKENS_PER_BLOCK
+        block = _TOKEN_NUMBERS.pack(*range(end - 1, first - 1, -1))
+        self._tokens[:] = _TOKEN_BYTES.unpack(block)
 
     def _begin_lease(self, word: bytes, now: int) -> Lease | None:
         """Make the lease that this word asks for, and keep it for the rest of the turn.

@@ -5,8 +5,9 @@ Struct gives it. Ids and tokens stay 8-byte strings (big-endian, so they compare
 because most of them are only ever copied into a reply. ``word`` is the 8 bytes after the request
 id: wait and lease of an acquire, token of a release or extend, acquire id of a cancel.
 
-All requests of one key begin alike and are shorter than 256 bytes, so the first two bytes, read as
-one number, tell the op *and* that the length fits one byte: that number is a command's op.
+All requests of one key begin alike and are shorter than 256 bytes, so their length is its low byte,
+and whoever unpacks by it looks that the high byte is 0. A command's op is one byte, because Python
+keeps the numbers of one byte and would make any larger one anew for each command.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from ticketing_server import constants_gen as c
 Command = tuple[int, bytes, bytes, Any]
 """Tail: key (bytes); for a set its keys (tuple of bytes); for an extend lease and key (bytes)."""
 
-ACQUIRE = c.OP_ACQUIRE << 8
-ACQUIRE_SET = c.OP_ACQUIRE_SET << 8
-RELEASE = c.OP_RELEASE << 8
-EXTEND = c.OP_EXTEND << 8
-CANCEL = c.OP_CANCEL << 8
+ACQUIRE = c.OP_ACQUIRE
+ACQUIRE_SET = c.OP_ACQUIRE_SET
+RELEASE = c.OP_RELEASE
+EXTEND = c.OP_EXTEND
+CANCEL = c.OP_CANCEL
 
 HEADER_BYTES = 3
 _ID_AND_WORD_BYTES = 16
@@ -115,7 +116,7 @@ def _no_key(_data: bytes, _at: int = 0) -> Command:
 
 
 _LAYOUTS = [
-    Struct(f">Hx8s8s{length - _ID_AND_WORD_BYTES}s")
+    Struct(f">B2x8s8s{length - _ID_AND_WORD_BYTES}s")
     if ONE_KEY_MIN <= length <= ONE_KEY_MAX
     else None
     for length in range(256)
@@ -140,7 +141,7 @@ def split_uniform(data: bytes) -> list[Command] | None:
         low = data[2]
         if size == low + HEADER_BYTES:
             command = _UNPACK[low](data, 0)
-            if command[0] in _ONE_KEY_OPS:
+            if command[0] in _ONE_KEY_OPS and not data[1]:
                 return [command]
         else:
             iterate = _ITER_UNPACK[low]
@@ -174,7 +175,7 @@ def split(data: bytes, pongs: list[bytes]) -> Split:
                 while True:
                     low = data[at + 2]
                     command = unpack[low](data, at)
-                    if command[0] not in one_key_ops:
+                    if command[0] not in one_key_ops or data[at + 1]:
                         break
                     append(command)
                     at += low + 3
@@ -225,7 +226,7 @@ def _read_long(op: int, body: bytes) -> Command:
             return (ACQUIRE_SET, request_id, word, read_keys(tail))
         except BadFrame as bad:
             raise BadFrame(bad.text, request_id) from None
-    return (op << 8, request_id, word, tail)
+    return (op, request_id, word, tail)
 
 
 def read_keys(tail: bytes) -> tuple[bytes, ...]:
