@@ -179,7 +179,7 @@ def test_lengths_in_use_cost_little() -> None:
 
         return least_cpu(work, 100)
 
-    assert cost(100_000) < 4 * cost(1)
+    assert cost(100_000) < COST_RATIO_MAX * cost(1)
 
 
 def test_tickets_that_all_end_at_once_are_all_told() -> None:

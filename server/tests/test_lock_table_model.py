@@ -468,7 +468,7 @@ def test_long_random_runs(seed: int) -> None:
 
 TestTables = Tables.TestCase
 TestTables.settings = settings(
-    max_examples=100,
+    max_examples=50,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
