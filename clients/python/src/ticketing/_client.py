@@ -77,7 +77,7 @@ class Client:
 
         Takes at most about a second, also without a server; calls that still wait fail with
         ClosedError. Idempotent. With `release_on_close=False` tickets are left to their leases.
-        Cancelling ends only the waiting. REQ-CLIENT-CLOSE
+        Cancelling ends only the waiting. REQ-SHUT-ORDER
         """
         driver = self._driver
         if driver is None or not driver.in_its_process:
@@ -134,7 +134,7 @@ class Client:
 
         The body of the `async with` is cancelled when the ticket is lost, and LostError is raised
         at its end; an error of the body itself always goes first.
-        REQ-CLIENT-CANCELLATION REQ-CLIENT-LOST
+        REQ-STOP-CLEAN REQ-SCOPE-REPORT
         """
         return Acquisition(self._acquire((key,), lease, wait_timeout, auto_extend))
 

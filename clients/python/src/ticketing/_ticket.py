@@ -117,7 +117,7 @@ class Ticket(TicketFacts):
         Returns when the server has answered. Raises LostError if the ticket was lost before, or
         if there was no answer by `expires_at` (but at least 1 second); ClosedError if the client
         was closed without releasing it. Cancelling ends only the waiting: the release goes on.
-        REQ-CLIENT-RELEASE
+        REQ-BOUND-RELEASE
         """
         self._check_process()
         done = self._driver.loop.create_future()

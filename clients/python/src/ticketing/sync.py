@@ -196,7 +196,7 @@ class Ticket(TicketFacts):
 
         Returns when the server has answered. Raises LostError if the ticket was lost before, or
         if there was no answer by `expires_at` (but at least 1 second); ClosedError if the client
-        was closed without releasing it. An interrupt ends only the waiting. REQ-CLIENT-RELEASE
+        was closed without releasing it. An interrupt ends only the waiting. REQ-BOUND-RELEASE
         """
         self._check_process()
 
@@ -355,7 +355,7 @@ class Client:
 
         Takes at most about a second, also without a server; calls that still wait in other
         threads fail with ClosedError. Idempotent. With `release_on_close=False` tickets are left
-        to their leases. REQ-CLIENT-CLOSE
+        to their leases. REQ-SHUT-ORDER
         """
         self._closed = True
         self._finalizer.detach()
@@ -391,7 +391,7 @@ class Client:
         interrupt (KeyboardInterrupt) leaves neither a waiter nor a ticket behind.
 
         A ticket that is lost inside the `with` raises LostError at its end; an error of the body
-        itself always goes first. REQ-CLIENT-CANCELLATION REQ-CLIENT-LOST
+        itself always goes first. REQ-STOP-CLEAN REQ-SCOPE-REPORT
         """
         return self._acquire((key,), lease, wait_timeout, auto_extend)
 
