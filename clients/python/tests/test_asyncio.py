@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -517,4 +518,24 @@ def test_ticket_in_use_keeps_its_client(server: ServerThread) -> None:
 
     run(main)
     gc.collect()
+    assert_empty(server)
+
+
+@pytest.mark.skipif(find_spec("uvloop") is None, reason="uvloop is not installed")
+def test_on_uvloop(server: ServerThread) -> None:
+    """The transports of another event loop, cancellation and close included."""
+    import uvloop
+
+    async def main() -> None:
+        async with ticketing.connect(server.url) as client:
+            tickets = await asyncio.gather(*(client.acquire(f"k{n}") for n in range(100)))
+            waiting = asyncio.create_task(client.acquire("k0"))
+            await client.ping()
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            await asyncio.gather(*(ticket.release() for ticket in tickets[:50]))
+        with pytest.raises(ticketing.ConnectionFailedError, match="connection refused"):
+            await ticketing.connect("ticketing://127.0.0.1:1")
+
+    uvloop.run(main())
     assert_empty(server)
