@@ -58,6 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "requirement(*ids): the requirements of the spec that this test shows"
     )
+    if getattr(config.option, "maxschedchunk", 0) is None:
+        # Else one worker of pytest-xdist would be given all tests that wait for long.
+        config.option.maxschedchunk = 1
     if config.getoption("--server-program"):
         PROGRAM[:] = shlex.split(config.getoption("--server-program"))
     config.addinivalue_line("markers", "slow: mostly waits for timers of several seconds")
