@@ -17,7 +17,7 @@ _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem}
 table{border-collapse:collapse;margin:1rem 0}td,th{border:1px solid #8886;padding:.25rem .6rem;
 text-align:left;vertical-align:top}code,pre{font:13px/1.4 ui-monospace,monospace}
-pre{overflow:auto;background:#8881;padding:.8rem}.failed{background:#d334}.skipped{background:#cc04}
+td code{word-break:break-all}pre{overflow:auto;background:#8881;padding:.8rem}.failed{background:#d334}.skipped{background:#cc04}
 .passed{background:#2a22}.differs{background:#d335}
 """
 
@@ -80,9 +80,8 @@ def _index(report: Report) -> str:
         if r.outcome == "failed"
     ]
     problems += [
-        f"<li>skipped: {escape(r.id)} with {escape(r.column)}: {escape(r.reason)}</li>"
-        for r in report.results
-        if r.outcome == "skipped"
+        f"<li>skipped: {escape(reason)}: {escape(', '.join(tests))}</li>"
+        for reason, tests in _skips(report).items()
     ]
     if problems:
         parts.append("<h2>Not passed</h2><ul>" + "".join(problems) + "</ul>")
@@ -90,6 +89,15 @@ def _index(report: Report) -> str:
         parts += ["<h2>Identity: SHA-256 of what each client sent</h2>", _identity(report)]
     parts += ["<h2>Requirements</h2>", _requirements(report)]
     return _page("Ticketing conformance", "".join(parts))
+
+
+def _skips(report: Report) -> dict[str, list[str]]:
+    """The skipped tests by their reason."""
+    skips: dict[str, list[str]] = {}
+    for result in report.results:
+        if result.outcome == "skipped":
+            skips.setdefault(result.reason, []).append(f"{result.id} with {result.column}")
+    return skips
 
 
 def _matrix(report: Report) -> str:
