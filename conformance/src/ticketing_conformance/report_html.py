@@ -17,7 +17,8 @@ _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem}
 table{border-collapse:collapse;margin:1rem 0}td,th{border:1px solid #8886;padding:.25rem .6rem;
 text-align:left;vertical-align:top}code,pre{font:13px/1.4 ui-monospace,monospace}
-td code{word-break:break-all}pre{overflow:auto;background:#8881;padding:.8rem}.failed{background:#d334}.skipped{background:#cc04}
+td code{word-break:break-all}
+pre{overflow:auto;background:#8881;padding:.8rem}.failed{background:#d334}.skipped{background:#cc04}
 .passed{background:#2a22}.differs{background:#d335}
 """
 
