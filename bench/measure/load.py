@@ -56,4 +56,9 @@ def run(server: Running, **options: str | int | float | bool) -> dict[str, Any]:
     if done.returncode != 0:
         raise BenchError(f"{' '.join(command)}\nended with {done.returncode}: {done.stderr}")
     figures: dict[str, Any] = json.loads(done.stdout)
+    if figures["job"] != "hold" and not figures["requests"]:
+        raise BenchError(
+            f"not one reply of {server.protocol} within the measured time: this machine is too"
+            " busy to measure on, or --seconds is too short"
+        )
     return figures
