@@ -288,7 +288,7 @@ def test_ten_thousand_pairs_from_a_hundred_callers() -> None:
 
 async def sleep_holding(client: ticketing.Client, *keys: str) -> None:
     """A body that is still there when the ticket is lost."""
-    async with client.acquire(keys[0], lease=0.1):
+    async with client.acquire(keys[0], lease=1):
         if keys[1:]:
             await sleep_holding(client, *keys[1:])
         await asyncio.sleep(LONG)
@@ -298,7 +298,7 @@ async def hold_on_until_lost(
     client: ticketing.Client, error: type[Exception] | None = None
 ) -> None:
     """A body that swallows its cancellation, which is its own business."""
-    async with client.acquire("k", lease=0.1) as ticket:
+    async with client.acquire("k", lease=1) as ticket:
         try:
             await asyncio.sleep(LONG)
         except asyncio.CancelledError:
@@ -453,9 +453,9 @@ def test_use_after_close(server: ServerThread) -> None:
     async def main() -> None:
         async with ticketing.connect(server.url) as client:
             ticket = await client.acquire("k")
-            lost = await client.acquire("l", lease=0.001)
+            lost = await client.acquire("l", lease=2)  # long enough to be read in time
             while not lost.is_lost:
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.01)
         await client.close()
         await ticket.release()  # close has done it
         with pytest.raises(ticketing.LostError):

@@ -82,7 +82,7 @@ def test_threads_share_a_client() -> None:
 
 def hold_until_lost(client: ticketing.sync.Client, error: type[Exception] | None = None) -> None:
     """A body that sees the loss and goes on to its end, or raises."""
-    with client.acquire("k", lease=0.05) as ticket:
+    with client.acquire("k", lease=1) as ticket:
         assert ticket.wait_lost(LONG) in LostReason
         assert ticket.is_lost
         if error is not None:
