@@ -1,14 +1,17 @@
-"""The load generator, built once for the tests of this folder."""
+"""The load generator, built once, and the driver, for the tests of this folder."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-SOURCES = Path(__file__).resolve().parents[1] / "loadgen"
+BENCH = Path(__file__).resolve().parents[1]
+SOURCES = BENCH / "loadgen"
+sys.path.insert(0, str(BENCH))
 
 
 @pytest.fixture(scope="session")
