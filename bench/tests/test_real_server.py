@@ -10,9 +10,6 @@ from generator import report, run
 from ticketing_server.testing import ServerProcess, ServerThread
 
 SECRET = "a secret of the bench's own"
-#: What a request may cost with 10^5 different leases and waits in use, × with one of them.
-SPREAD_COST_MAX = 1.5
-SPREAD_ROUNDS = 6
 
 
 @pytest.fixture
@@ -74,16 +71,3 @@ def test_a_million_distinct_keys_leave_memory_where_it_was(
     assert after["verified"]["released"] == 1_000_000
     before_kib = before["server_rss_kib"]["emptied"]
     assert after["server_rss_kib"]["emptied"] <= 1.1 * before_kib
-
-
-def test_a_hundred_thousand_different_leases_and_waits_cost_little(
-    loadgen: Path, process: ServerProcess
-) -> None:
-    """The least CPU time of several short runs each: other work on the machine only adds to it."""
-    costs: dict[int, list[float]] = {1: [], 100_000: []}
-    for _ in range(SPREAD_ROUNDS):
-        for spread, runs in costs.items():
-            load = ("--lease-spread", spread, "--requests", 200_000)
-            figures = report(run(loadgen, *where(process), *load))
-            runs.append(figures["server_cpu_us_per_request"])
-    assert min(costs[100_000]) <= SPREAD_COST_MAX * min(costs[1]), costs
