@@ -3,7 +3,7 @@
 import { createHook } from "node:async_hooks";
 import { readdirSync, readlinkSync } from "node:fs";
 import { createInterface } from "node:readline";
-import { setTimeout as sleep } from "node:timers/promises";
+import { setImmediate as immediate, setTimeout as sleep } from "node:timers/promises";
 import { Malformed } from "../src/core/codec.js";
 import { TicketingError } from "../src/index.js";
 import { BodyError, Ended, type Fields, Unsupported, type Value, Verbs } from "./verbs.js";
@@ -148,7 +148,8 @@ class Adapter {
         sockets: Math.max(0, now.sockets - this.#baseline.sockets),
       };
     };
-    while (left().timers + left().sockets > 0 && performance.now() < deadline) await sleep(10);
+    // Turns of the loop instead of a timer, which would be counted too.
+    while (left().timers + left().sockets > 0 && performance.now() < deadline) await immediate();
     return { status: "ok", fields: left() };
   }
 
