@@ -11,6 +11,7 @@ import pytest
 
 from ticketing_conformance.server_suite.codes import LATE_MS, RELEASED_BY_OTHER_CLIENT
 from ticketing_conformance.server_suite.conftest import Connect, ConnectV3, StartServer
+from ticketing_conformance.server_suite.marks import requirement
 from ticketing_conformance.server_suite.raw import WAIT_FOREVER, RawClient
 from ticketing_conformance.server_suite.raw_v3 import (
     BAD_KEY,
@@ -32,6 +33,7 @@ def frame(op: bytes, body: bytes) -> bytes:
     return op + struct.pack(">H", len(body)) + body
 
 
+@requirement("REQ-V3-ACQUIRE", "REQ-V3-RELEASE")
 def test_acquire_and_release(connect_v3: ConnectV3, key: bytes) -> None:
     client, other = connect_v3(), connect_v3()
     token = client.hold(key)
@@ -42,6 +44,7 @@ def test_acquire_and_release(connect_v3: ConnectV3, key: bytes) -> None:
     other.expect_quiet()
 
 
+@requirement("REQ-V3-ACQUIRE", "REQ-V3-RELEASESET")
 def test_acquire_and_release_of_a_set(connect_v3: ConnectV3, keys: list[bytes]) -> None:
     client, other = connect_v3(), connect_v3()
     token = client.hold(*keys)
@@ -53,6 +56,7 @@ def test_acquire_and_release_of_a_set(connect_v3: ConnectV3, keys: list[bytes]) 
     client.expect_quiet()
 
 
+@requirement("REQ-V3-TRY")
 def test_a_try_of_a_set_takes_all_or_nothing(connect_v3: ConnectV3, keys: list[bytes]) -> None:
     client, other = connect_v3(), connect_v3()
     client.hold(keys[1])
@@ -61,6 +65,7 @@ def test_a_try_of_a_set_takes_all_or_nothing(connect_v3: ConnectV3, keys: list[b
     other.hold(keys[2])
 
 
+@requirement("REQ-V3-WAITEND")
 def test_a_wait_ends_after_its_seconds(connect_v3: ConnectV3, key: bytes) -> None:
     holder, waiter = connect_v3(), connect_v3()
     token = holder.hold(key)
@@ -104,6 +109,7 @@ def test_the_longest_lease_and_wait(connect_v3: ConnectV3, key: bytes) -> None:
     client.expect("released", client.release(key, token))
 
 
+@requirement("REQ-V3-BADLEASE")
 @pytest.mark.parametrize("lease_s", [0, 251, 255])
 def test_leases_out_of_bounds(connect_v3: ConnectV3, keys: list[bytes], lease_s: int) -> None:
     client = connect_v3()
@@ -115,6 +121,7 @@ def test_leases_out_of_bounds(connect_v3: ConnectV3, keys: list[bytes], lease_s:
     client.hold(keys[0])
 
 
+@requirement("REQ-V3-MAXLEASE")
 def test_a_lease_over_the_servers_limit(
     connect_v3: ConnectV3, shared_server: StartServer, key: bytes
 ) -> None:
@@ -123,6 +130,7 @@ def test_a_lease_over_the_servers_limit(
     client.hold(key, lease_s=60)
 
 
+@requirement("REQ-V3-BADKEY")
 @pytest.mark.parametrize("byte", FORBIDDEN)
 def test_keys_with_spaces_and_line_ends(
     connect_v3: ConnectV3, keys: list[bytes], byte: bytes
@@ -157,6 +165,7 @@ BAD_SETS = {
 }
 
 
+@requirement("REQ-V3-BADSET")
 @pytest.mark.parametrize("tail", BAD_SETS.values(), ids=BAD_SETS.keys())
 def test_bad_sets(connect_v3: ConnectV3, tail: bytes) -> None:
     client = connect_v3()
@@ -166,6 +175,7 @@ def test_bad_sets(connect_v3: ConnectV3, tail: bytes) -> None:
     client.expect_error(2, BAD_KEY_SET)
 
 
+@requirement("REQ-V3-BADTOKEN")
 def test_a_token_of_0(connect_v3: ConnectV3, keys: list[bytes]) -> None:
     client = connect_v3()
     client.send_bytes(frame(b"R", struct.pack(">QQ", 1, 0) + keys[0]))
@@ -174,6 +184,7 @@ def test_a_token_of_0(connect_v3: ConnectV3, keys: list[bytes]) -> None:
     client.expect_error(2, BAD_TOKEN)
 
 
+@requirement("REQ-V3-NOTHELD")
 def test_releases_that_find_nothing(connect_v3: ConnectV3, keys: list[bytes]) -> None:
     client = connect_v3()
     token = client.hold(keys[0])
@@ -182,6 +193,7 @@ def test_releases_that_find_nothing(connect_v3: ConnectV3, keys: list[bytes]) ->
     client.expect("not_held", client.release_set(*keys[:2], token=LIVE_NOWHERE))
 
 
+@requirement("REQ-V3-MISMATCH")
 def test_a_live_token_of_other_keys(connect_v3: ConnectV3, keys: list[bytes]) -> None:
     client = connect_v3()
     single, many = client.hold(keys[0]), client.hold(*keys[1:4])
@@ -193,6 +205,7 @@ def test_a_live_token_of_other_keys(connect_v3: ConnectV3, keys: list[bytes]) ->
     client.expect("released_set", client.release_set(*keys[1:4], token=many))
 
 
+@requirement("REQ-V3-OWNER")
 def test_each_request_is_an_owner_of_its_own(connect_v3: ConnectV3, key: bytes) -> None:
     """An id that comes twice is not the same acquire again, as it is in version 4."""
     client = connect_v3()
@@ -205,6 +218,7 @@ def test_each_request_is_an_owner_of_its_own(connect_v3: ConnectV3, key: bytes) 
     other.expect("timed_out", 1)
 
 
+@requirement("REQ-V3-BROKEN", "REQ-V3-BARE")
 @pytest.mark.parametrize(
     "data",
     [
@@ -244,6 +258,7 @@ def test_frames_split_and_joined(connect_v3: ConnectV3, keys: list[bytes]) -> No
     client.expect("granted_set", 9)
 
 
+@requirement("REQ-V3-OVERLOADED", "REQ-V3-LIMITS")
 def test_limits_hold_here_too(
     connect_v3: ConnectV3, own_server: StartServer, keys: list[bytes]
 ) -> None:
@@ -257,6 +272,7 @@ def test_limits_hold_here_too(
     client.expect_quiet()
 
 
+@requirement("REQ-V3-DRAIN")
 def test_a_drain_refuses_what_is_unanswered(
     connect_v3: ConnectV3, own_server: StartServer, key: bytes
 ) -> None:
@@ -276,6 +292,7 @@ def cut(client: socket.socket) -> None:
     client.shutdown(socket.SHUT_WR)
 
 
+@requirement("REQ-V3-LEAVE")
 def test_waiters_leave_at_once_when_their_connection_ends(
     connect: Connect, connect_v3: ConnectV3, key: bytes
 ) -> None:
@@ -291,6 +308,7 @@ def test_waiters_leave_at_once_when_their_connection_ends(
     later.expect("granted", behind)
 
 
+@requirement("REQ-V3-TICKETS")
 def test_tickets_stay_when_their_connection_ends(
     connect: Connect, connect_v3: ConnectV3, key: bytes
 ) -> None:
@@ -304,6 +322,7 @@ def test_tickets_stay_when_their_connection_ends(
     assert time.monotonic() - started >= 1
 
 
+@requirement("REQ-V3-SHARED")
 def test_a_token_is_a_capability_in_both_versions(
     connect: Connect, connect_v3: ConnectV3, keys: list[bytes]
 ) -> None:
@@ -331,6 +350,7 @@ def test_an_extend_of_version_4_lengthens_a_lease_of_version_3(
     four.take("dropped", token=token, reason=RELEASED_BY_OTHER_CLIENT)
 
 
+@requirement("REQ-V3-SHARED")
 def test_versions_take_turns_in_strict_fifo(
     connect: Connect, connect_v3: ConnectV3, keys: list[bytes]
 ) -> None:

@@ -8,10 +8,12 @@ import pytest
 
 from ticketing_conformance.server_suite.codes import LATE_MS
 from ticketing_conformance.server_suite.conftest import Connect, ConnectV3, StartServer
+from ticketing_conformance.server_suite.marks import requirement
 from ticketing_conformance.server_suite.raw import acquire_bytes
 from ticketing_conformance.server_suite.raw_v3 import ACCEPTED, REJECTED, acquire_v3_bytes
 
 
+@requirement("REQ-V3-GREETING")
 def test_the_greeting_of_version_3(connect_v3: ConnectV3) -> None:
     greetings = [connect_v3(answer=False).greeting for _ in range(4)]
     for greeting in greetings:
@@ -21,6 +23,7 @@ def test_the_greeting_of_version_3(connect_v3: ConnectV3) -> None:
     assert len({greeting[12:] for greeting in greetings}) == 4
 
 
+@requirement("REQ-V3-ANSWER", "REQ-V3-FINGERPRINT")
 def test_a_right_answer_is_accepted(connect_v3: ConnectV3) -> None:
     client = connect_v3(answer=False)
     client.send_answer()
@@ -42,6 +45,7 @@ def test_requests_may_follow_the_answer_at_once(connect_v3: ConnectV3, key: byte
     client.expect("granted", 1)
 
 
+@requirement("REQ-V3-REJECTED")
 @pytest.mark.parametrize("offset", [0, 15, 31])
 def test_a_wrong_answer_is_rejected_after_a_pause(connect_v3: ConnectV3, offset: int) -> None:
     client = connect_v3(answer=False)
@@ -62,6 +66,7 @@ def test_a_wrong_secret_is_rejected(connect_v3: ConnectV3) -> None:
     client.expect_bare_close()
 
 
+@requirement("REQ-V3-FINGERPRINT")
 def test_another_cluster_is_rejected(connect_v3: ConnectV3) -> None:
     """The client knows the fingerprint from its configuration, and it is under the mac."""
     client = connect_v3(answer=False)
@@ -78,6 +83,7 @@ def test_an_answer_of_another_connection_is_worthless(connect_v3: ConnectV3) -> 
     assert replayed.receive_exactly(1) == REJECTED
 
 
+@requirement("REQ-V3-TIMEOUT", "REQ-V3-BARE")
 @pytest.mark.slow
 def test_five_seconds_without_an_answer_end_the_connection(connect_v3: ConnectV3) -> None:
     started = time.monotonic()
@@ -88,16 +94,19 @@ def test_five_seconds_without_an_answer_end_the_connection(connect_v3: ConnectV3
         assert 5_000 <= (time.monotonic() - started) * 1000 <= 5_000 + LATE_MS
 
 
+@requirement("REQ-V3-SECRETS")
 def test_several_secrets_are_accepted(connect_v3: ConnectV3, own_server: StartServer) -> None:
     server = own_server(secret_file="new fresh-secret-of-2026\nold the-secret-before-it\n")
     for secret in (b"fresh-secret-of-2026", b"the-secret-before-it"):
         connect_v3(server, secret=secret).settle()
 
 
+@requirement("REQ-V3-SECRETS")
 def test_an_empty_secret_is_an_empty_key(connect_v3: ConnectV3, own_server: StartServer) -> None:
     connect_v3(own_server(secret=b"")).settle()
 
 
+@requirement("REQ-V3-LIMITS", "REQ-V3-BARE")
 def test_too_many_connections_are_closed(
     connect: Connect, connect_v3: ConnectV3, own_server: StartServer
 ) -> None:
@@ -111,6 +120,7 @@ def test_too_many_connections_are_closed(
     three.settle()
 
 
+@requirement("REQ-V3-NOKEEPALIVE")
 @pytest.mark.slow
 def test_there_is_no_keep_alive(connect_v3: ConnectV3, shared_server: StartServer) -> None:
     client = connect_v3(shared_server("--keepalive", "1s", "--reattach-grace", "2s"))
