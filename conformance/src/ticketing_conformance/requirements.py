@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ticketing_spec import load_spec
+
 from ticketing_conformance.adapters import HARNESS_DIR, ROOT_DIR
 from ticketing_conformance.streams import the_spec
 
@@ -33,10 +35,11 @@ class Requirement:
 
 
 def spec_requirements() -> list[Requirement]:
-    """The requirements of the spec."""
+    """The requirements of both protocol versions."""
     return [
         Requirement(entry["id"], entry["side"], entry["level"], entry["text"])
-        for entry in the_spec().raw["requirement"]
+        for spec in (the_spec(), load_spec("version3"))
+        for entry in spec.raw["requirement"]
     ]
 
 
