@@ -121,7 +121,7 @@ var verbs = map[string]struct {
 			return judge(ctx.Err())
 		}
 	}},
-	"ping":  {"", func(a *adapter, ctx context.Context, f fields) answer { return judge(a.client(f).Ping(ctx)) }},
+	"ping": {"", func(a *adapter, ctx context.Context, f fields) answer { return judge(a.client(f).Ping(ctx)) }},
 	"close": {"", func(a *adapter, ctx context.Context, f fields) answer {
 		ctx.Done() // Close takes no context; this says that it has begun.
 		return judge(a.client(f).Close())
