@@ -101,6 +101,9 @@ def test_durations(given: float, ms: int) -> None:
     [
         *(-1, -0.0000000001, math.nan, math.inf, -math.inf, 4_294_967.295, 10**30),
         *("1", True, Decimal(1), timedelta(milliseconds=-1), timedelta(days=50)),
+        *([1], {}, bytearray(b"1")),
+        pytest.param(10**5000, id="huge"),
+        pytest.param(-(10**5000), id="huge and negative"),
     ],
 )
 def test_bad_durations(given: object) -> None:
@@ -158,11 +161,22 @@ def test_bad_urls(url: str) -> None:
         parse_url(url)
 
 
+def test_paths_that_no_socket_can_have_are_refused() -> None:
+    """REQ-URL-FORMS"""
+    assert parse_url("ticketing+unix:///" + "x" * 106).endpoints[0].path == "/" + "x" * 106
+    with pytest.raises(InvalidArgumentError, match="107"):
+        parse_url("ticketing+unix:///" + "x" * 107)
+
+
 def test_urls_with_a_password_are_refused_without_repeating_it() -> None:
     """REQ-URL-SECRET"""
     with pytest.raises(InvalidArgumentError, match="TICKETING_SECRET") as refusal:
         parse_url("ticketing://user:hunter2@h:1")
     assert "hunter2" not in str(refusal.value)
+    for url in ("tickets://user:hunter2@h:1", "user:hunter2@h:1"):
+        with pytest.raises(InvalidArgumentError) as refusal:
+            parse_url(url)
+        assert "hunter2" not in str(refusal.value)
 
 
 def test_addresses_of_leaders() -> None:
@@ -236,6 +250,10 @@ def test_identity() -> None:
         {"reply_timeout": 0},
         {"auto_extend": 1},
         {"release_on_close": "no"},
+        {"release_on_close": None},
+        {"on_event": 5},
+        {"lease": [1]},
+        {"reply_timeout": {}},
         {"fingerprint": "zz"},
         {"fingerprint": b"short"},
         {"name": 5},

@@ -17,7 +17,7 @@ def test_ids_count_over_connections_and_follow_the_checks() -> None:
     """REQ-BYTES-REQUESTID REQ-BYTES-ORDER"""
     rig = Rig().ready()
     one = rig.acquire("a")
-    for bad in ({"lease": 0}, {"wait": -1}):
+    for bad in ({"lease": 0}, {"wait": -1}, {"auto": "no"}):
         with pytest.raises(InvalidArgumentError):
             rig.acquire("b", **bad)
     two = rig.ping()

@@ -117,9 +117,10 @@ class Options:
 
         Raises InvalidArgumentError naming the option at fault.
         """
-        for option in ("auto_extend", "release_on_close"):
-            if not isinstance(getattr(self, option), bool | None):
-                raise InvalidArgumentError(f"{option} is {getattr(self, option)!r}: True or False")
+        if arguments.check_flag("release_on_close", self.release_on_close) is None:
+            raise InvalidArgumentError("release_on_close is None: it takes True or False")
+        if self.on_event is not None and not callable(self.on_event):
+            raise InvalidArgumentError(f"on_event is {self.on_event!r}: it takes a function")
         wait_ms = c.WAIT_MS_FOREVER
         if self.wait_timeout is not None:
             wait_ms = arguments.wait_ms(self.wait_timeout)
@@ -140,7 +141,7 @@ class Options:
             key_prefix=arguments.wire_prefix(self.key_prefix),
             lease_ms=None if self.lease is None else arguments.lease_ms(self.lease),
             wait_ms=wait_ms,
-            auto_extend=self.auto_extend,
+            auto_extend=arguments.check_flag("auto_extend", self.auto_extend),
             connect_for_ms=arguments.duration_ns("connect_for", self.connect_for) // 1_000_000,
             reply_timeout_ms=-(-reply_ns // 1_000_000),
             release_on_close=self.release_on_close,

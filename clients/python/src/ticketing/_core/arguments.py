@@ -31,6 +31,7 @@ FOREVER: Final = Forever.FOREVER
 
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
+_SHOWN_BITS_MAX = 128
 
 
 def wire_key(key: Key, prefix: bytes = b"") -> bytes:
@@ -88,15 +89,19 @@ def wire_prefix(prefix: Key) -> bytes:
     return data
 
 
-@functools.lru_cache(maxsize=512, typed=True)
 def duration_ns(name: str, value: Duration) -> int:
     """Nanoseconds of a duration, rounded to the nearest; raises InvalidArgumentError."""
-    if isinstance(value, timedelta):
-        ns = value // timedelta(microseconds=1) * 1000
-    elif isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
         raise InvalidArgumentError(
             f"{name} is {value!r}: it takes seconds as a number, or a timedelta"
         )
+    return _number_ns(name, value)
+
+
+@functools.lru_cache(maxsize=512, typed=True)
+def _number_ns(name: str, value: Duration) -> int:
+    if isinstance(value, timedelta):
+        ns = value // timedelta(microseconds=1) * 1000
     elif isinstance(value, int):
         ns = value * _NS_PER_S
     else:
@@ -110,15 +115,21 @@ def duration_ns(name: str, value: Duration) -> int:
     if isinstance(value, int | float) and value < 0:
         ns = min(ns, -1)
     if ns < 0:
-        raise InvalidArgumentError(f"{name} is {value!r}: it takes nothing negative")
+        raise InvalidArgumentError(f"{name} is {_shown(value)}: it takes nothing negative")
     if ns > c.WAIT_MS_MAX * _NS_PER_MS:
         raise InvalidArgumentError(
-            f"{name} is {value!r}: it takes up to {c.WAIT_MS_MAX / 1000} seconds"
+            f"{name} is {_shown(value)}: it takes up to {c.WAIT_MS_MAX / 1000} seconds"
         )
     return ns
 
 
-@functools.lru_cache(maxsize=512, typed=True)
+def _shown(value: Duration) -> str:
+    """A number for people; Python refuses to write very large ones."""
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS_MAX:
+        return f"a number of {value.bit_length()} bits"
+    return repr(value)
+
+
 def lease_ms(value: Duration) -> int:
     """Milliseconds of a lease, rounded up; raises InvalidArgumentError."""
     ns = duration_ns("lease", value)
@@ -127,13 +138,19 @@ def lease_ms(value: Duration) -> int:
     return -(-ns // _NS_PER_MS)
 
 
-@functools.lru_cache(maxsize=512, typed=True)
 def wait_ms(value: Duration | Forever) -> int:
     """Milliseconds of a wait, rounded up; 0 is a try. Raises InvalidArgumentError."""
     if value is FOREVER:
         return c.WAIT_MS_FOREVER
     assert not isinstance(value, Forever)
     return -(-duration_ns("wait_timeout", value) // _NS_PER_MS)
+
+
+def check_flag(name: str, value: bool | None) -> bool | None:
+    """A flag, None where it is not given; raises InvalidArgumentError."""
+    if value is not None and not isinstance(value, bool):
+        raise InvalidArgumentError(f"{name} is {value!r}: it takes True or False")
+    return value
 
 
 _REFERENCE = re.compile(r"([0-9]{1,20}):((?:[A-Za-z0-9\-._~]|%[0-9A-Fa-f]{2})+)", re.ASCII)

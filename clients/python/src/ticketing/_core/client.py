@@ -256,7 +256,7 @@ class ClientCore:
         """No lease: the default, extended while held. A lease: fixed unless told otherwise."""
         settings = self.settings
         lease_ms = settings.lease_ms if lease is None else arguments.lease_ms(lease)
-        if auto_extend is None:
+        if arguments.check_flag("auto_extend", auto_extend) is None:
             auto_extend = settings.auto_extend
         request.auto_extend = lease_ms is None if auto_extend is None else auto_extend
         request.lease_ms = c.CLIENT_LEASE_MS_DEFAULT if lease_ms is None else lease_ms

@@ -14,6 +14,7 @@ FORMS = (
     "ticketing://host:port, ticketing://host:port,host:port, ticketings://host:port (TLS)"
     " or ticketing+unix:///path"
 )
+_PATH_BYTES_MAX = 107
 _HOST = re.compile(r"[A-Za-z0-9._\-]+", re.ASCII)
 
 
@@ -48,6 +49,11 @@ def parse_url(url: str) -> Target:
         raise InvalidArgumentError(f"the URL is {type(url).__name__}: it takes text, as in {FORMS}")
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
+    if "@" in url and scheme != "ticketing+unix":
+        raise InvalidArgumentError(
+            "the URL has a user or a password in it: give the secret as option `secret`"
+            " or in TICKETING_SECRET"
+        )
     if not separator or scheme not in ("ticketing", "ticketings", "ticketing+unix"):
         raise InvalidArgumentError(f"the URL {url!r} is none of {FORMS}")
     if scheme == "ticketing+unix":
@@ -56,12 +62,12 @@ def parse_url(url: str) -> Target:
             raise InvalidArgumentError(
                 f"the URL {url!r} names no absolute path: ticketing+unix:///path"
             )
+        if len(path.encode()) > _PATH_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"the path of a Unix socket has {len(path.encode())} bytes:"
+                f" it takes up to {_PATH_BYTES_MAX}"
+            )
         return Target((Endpoint(path=path),))
-    if "@" in rest:
-        raise InvalidArgumentError(
-            "the URL has a user or a password in it: give the secret as option `secret`"
-            " or in TICKETING_SECRET"
-        )
     rest = rest.removesuffix("/")
     if any(char in rest for char in "/?#"):
         raise InvalidArgumentError(f"the URL {url!r} has a path or a query: it takes {FORMS}")
