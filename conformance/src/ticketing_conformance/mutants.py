@@ -29,7 +29,7 @@ LANGUAGE = "python"
 # Cases wait more than they compute, so more of them than there are cores run at once.
 THREADS = 8
 # A case with a bug may wait in vain. It gets so many times what it took without, and some more.
-PATIENCE_FACTOR = 3
+PATIENCE_FACTOR = 2
 PATIENCE_SECONDS = 6.0
 _MUTATE = ("-m", "ticketing_conformance.mutate")
 
@@ -95,7 +95,7 @@ class Proof:
         self._tests = {(test.id, test.api): test for test in all_tests([language], suites)}
         self._print = threading.Lock()
         self._mine = threading.local()
-        self._pools: list[ServerPool] = []
+        self._all_tools: list[Tools] = []
         self._took: dict[tuple[str, str], float] = {}
 
     def run(self) -> list[Verdict]:
@@ -107,25 +107,27 @@ class Proof:
                 verdicts = list(threads.map(self._without, known))
                 return verdicts + list(threads.map(self._with, self._mutants))
         finally:
-            for pool in self._pools:
-                pool.close()
+            for tools in self._all_tools:
+                tools.servers.close()
+                tools.adapters.close()
 
-    def _servers(self) -> ServerPool:
-        """The calling thread's servers without a bug, which go from case to case."""
-        if not hasattr(self._mine, "servers"):
-            self._mine.servers = ServerPool()
-            self._pools.append(self._mine.servers)
-        pool: ServerPool = self._mine.servers
-        return pool
+    def _tools(self) -> Tools:
+        """The calling thread's clients and servers without a bug, which go from case to case."""
+        if not hasattr(self._mine, "tools"):
+            self._mine.tools = Tools(AdapterPool(), ServerPool())
+            self._all_tools.append(self._mine.tools)
+        tools: Tools = self._mine.tools
+        return tools
 
     def _without(self, name: tuple[str, str]) -> Verdict:
         test = self._tests[name]
+        tools = self._tools()
+        tools.adapters.get(self._language)
         started = time.monotonic()
-        tools = Tools(AdapterPool(), self._servers())
         reason = _outcome(test, self._language, tools)
-        self._took[name] = _since(started)
+        took = self._took[name] = _since(started)
         fault = f"{test.id} fails without any bug: {reason}" if reason else ""
-        return Verdict(f"(none) {test.id}", test.id, "", fault, reason, _since(started))
+        return Verdict(f"(none) {test.id}", test.id, "", fault, reason, took)
 
     def _with(self, seeded: Seeded) -> Verdict:
         mutant = seeded.mutant
@@ -150,11 +152,17 @@ class Proof:
         return Verdict(mutant.id, mutant.case, mutant.req, fault, reason, _since(started))
 
     def _seed(self, seeded: Seeded, test: Test) -> str:
+        """Why the test fails. Raises where client or server do not even start with the bug."""
         took = self._took.get((test.id, test.api), 0.0)
-        tools = Tools(AdapterPool(), self._servers())
-        tools.case_seconds = PATIENCE_FACTOR * took + PATIENCE_SECONDS
+        tools = replace(self._tools(), case_seconds=PATIENCE_FACTOR * took + PATIENCE_SECONDS)
         if seeded.side == "client":
-            return _outcome(test, _mutated(self._language, seeded), tools)
+            language = _mutated(self._language, seeded)
+            tools.adapters = AdapterPool()
+            try:
+                tools.adapters.get(language)
+                return _outcome(test, language, tools)
+            finally:
+                tools.adapters.close()
         tools.servers = ServerPool(_server_program(seeded))
         try:
             environment = {"TICKETING_SECRET": SECRET.decode("ascii")}
@@ -165,14 +173,10 @@ class Proof:
 
 
 def _outcome(test: Test, language: Language, tools: Tools) -> str:
-    """Why the test fails; "" if it passes. Raises where its client does not even start."""
-    try:
-        tools.adapters.get(language)
-        again = file_tests(test.path, [language])
-        seeded = next(one for one in again if (one.id, one.api) == (test.id, test.api))
-        result = seeded.run(tools)
-    finally:
-        tools.adapters.close()
+    """Why the test fails with this client; "" if it passes."""
+    again = file_tests(test.path, [language])
+    meant = next(one for one in again if (one.id, one.api) == (test.id, test.api))
+    result = meant.run(tools)
     return "" if result.outcome == "passed" else result.reason or "failed"
 
 
