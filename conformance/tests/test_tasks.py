@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from ticketing_conformance import tasks
 from ticketing_conformance.adapters import BadEntry, Language, parse_languages
@@ -64,3 +66,9 @@ def test_a_failed_task_fails_the_run(
 def test_an_unknown_task_is_refused() -> None:
     with pytest.raises(BadEntry, match="takes tests, lint, packages"):
         parse_languages(ENTRY.format(name="one", probe='["true"]', tests="[]") + "deploy = []\n")
+
+
+def test_the_environment_may_name_the_interpreter():
+    text = ENTRY.format(name="one", probe='["true"]', tests="[]")
+    text = text.replace("hint =", 'environment = { SERVER = "{python} -m x" }\nhint =')
+    assert parse_languages(text)["one"].environment == {"SERVER": f"{sys.executable} -m x"}

@@ -123,11 +123,15 @@ class Language:
 
 def expand(command: tuple[str, ...]) -> list[str]:
     """A command of adapters.toml as it is started from the root of the clone."""
-    words = [word.replace("{python}", sys.executable) for word in command]
+    words = [_with_interpreter(word) for word in command]
     # A relative program is meant from the root of the clone, whatever the present folder is.
     if "/" in words[0] and not words[0].startswith("/"):
         words[0] = str(ROOT_DIR / words[0])
     return [shutil.which(words[0]) or words[0], *words[1:]]
+
+
+def _with_interpreter(word: str) -> str:
+    return word.replace("{python}", sys.executable)
 
 
 def _words(name: str, entry: Mapping[str, Any], field: str) -> tuple[str, ...]:
@@ -164,7 +168,10 @@ def parse_languages(text: str) -> dict[str, Language]:
             command=_words(name, entry, "command"),
             features=frozenset(_words(name, entry, "features")),
             hint=entry["hint"],
-            environment=entry.get("environment", {}),
+            environment={
+                variable: _with_interpreter(value)
+                for variable, value in entry.get("environment", {}).items()
+            },
             tasks={
                 task: _commands(f"{name}.tasks.{task}", commands)
                 for task, commands in tasks.items()
