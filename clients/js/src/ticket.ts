@@ -4,7 +4,7 @@ import { inspect } from "node:util";
 import { monotonicMs } from "./clock.js";
 import { type HeldTicket, lostError, nameOf } from "./core/tickets.js";
 import type { Driver } from "./driver.js";
-import { InvalidArgumentError, type LostReason, LostError } from "./errors.js";
+import { InvalidArgumentError, LostError, type LostReason } from "./errors.js";
 import type { Key } from "./events.js";
 import type { SignalOptions, TicketLike } from "./interfaces.js";
 import { checkNames } from "./options.js";

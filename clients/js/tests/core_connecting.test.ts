@@ -253,7 +253,10 @@ test("REQ-CONNECT-AUTH: auth errors fail what is unanswered; the next call begin
   rig.greet();
   rig.refuse(c.ERROR_AUTH_FAILED, 0, "wrong mac");
   rig.lose("refused");
-  assert.deepEqual(calls.map(({ outcome }) => outcome.kind), ["auth", "auth"]);
+  assert.deepEqual(
+    calls.map(({ outcome }) => outcome.kind),
+    ["auth", "auth"],
+  );
   assert.match(released.error.message, /TICKETING_SECRET/);
   const seen = rig.connects.length;
   rig.pass(60_000);

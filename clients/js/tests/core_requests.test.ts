@@ -18,7 +18,10 @@ test("REQ-BYTES-REQUESTID REQ-BYTES-ORDER: ids count over connections, after the
   const two = rig.ping();
   rig.lose();
   const three = rig.acquire(["c", "b"]);
-  assert.deepEqual([one, two, three].map(({ request }) => request.id), [1, 2, 3]);
+  assert.deepEqual(
+    [one, two, three].map(({ request }) => request.id),
+    [1, 2, 3],
+  );
   rig.ready();
   assert.deepEqual(rig.names(), ["acquire", "ping", "acquire_set"]);
 });
@@ -146,7 +149,10 @@ test("REQ-BOUND-UNSENT REQ-BYTES-NOREUSE REQ-STOP-CLEAN: given up unwritten is n
   rig.lose();
   rig.abandon(rig.acquire("c"));
   rig.ready();
-  assert.deepEqual(rig.sent().map(({ fields }) => fields.key), [Buffer.from("b")]);
+  assert.deepEqual(
+    rig.sent().map(({ fields }) => fields.key),
+    [Buffer.from("b")],
+  );
 });
 
 test("REQ-BOUND-CANCEL REQ-BOUND-GIVENUP: given up when written is cancelled", () => {

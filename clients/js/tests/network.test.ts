@@ -47,9 +47,22 @@ test("REQ-URL-RESOLVE REQ-CONNECT-ORDER: names are resolved, endpoints tried in 
 
 /** An authority, a certificate for localhost and loopback, one for another host, one for clients. */
 function makeCertificates(folder: string): void {
-  const openssl = (...args: string[]) => execFileSync("openssl", args, { cwd: folder, stdio: "pipe" });
+  const openssl = (...args: string[]) =>
+    execFileSync("openssl", args, { cwd: folder, stdio: "pipe" });
   const key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
-  openssl("req", "-x509", ...key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", "-days", "9");
+  openssl(
+    "req",
+    "-x509",
+    ...key,
+    "-keyout",
+    "ca.key",
+    "-out",
+    "ca.pem",
+    "-subj",
+    "/CN=ca",
+    "-days",
+    "9",
+  );
   for (const [name, alternatives] of [
     ["server", "DNS:localhost,IP:127.0.0.1,IP:::1"],
     ["other", "DNS:elsewhere.test"],
@@ -58,7 +71,17 @@ function makeCertificates(folder: string): void {
     openssl("req", ...key, "-keyout", `${name}.key`, "-out", `${name}.csr`, "-subj", `/CN=${name}`);
     writeFileSync(join(folder, "names"), `subjectAltName=${alternatives}\n`);
     const ca = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "9"];
-    openssl("x509", "-req", "-in", `${name}.csr`, ...ca, "-extfile", "names", "-out", `${name}.pem`);
+    openssl(
+      "x509",
+      "-req",
+      "-in",
+      `${name}.csr`,
+      ...ca,
+      "-extfile",
+      "names",
+      "-out",
+      `${name}.pem`,
+    );
   }
 }
 
@@ -66,7 +89,12 @@ test("TLS with a private authority, and mutual TLS", async () => {
   await using plain = await Server.start();
   const file = (name: string) => join(plain.folder, name);
   makeCertificates(plain.folder);
-  const pair = (name: string) => ["--tls-cert", file(`${name}.pem`), "--tls-key", file(`${name}.key`)];
+  const pair = (name: string) => [
+    "--tls-cert",
+    file(`${name}.pem`),
+    "--tls-key",
+    file(`${name}.key`),
+  ];
   const caFile = file("ca.pem");
 
   await using server = await Server.start(pair("server"));
@@ -75,7 +103,10 @@ test("TLS with a private authority, and mutual TLS", async () => {
   await takeOne({ url, tls: { caFile } });
   await takeOne({ url: `ticketings://localhost:${server.port}`, tls: { caFile } });
   await assert.rejects(connect(url), /not trusted.*tls\.caFile/);
-  await assert.rejects(connect({ url, tls: { caFile, serverName: "elsewhere.test" } }), /not trusted/);
+  await assert.rejects(
+    connect({ url, tls: { caFile, serverName: "elsewhere.test" } }),
+    /not trusted/,
+  );
   await assert.rejects(connect(url.replace("ticketings", "ticketing")), ConnectionFailedError);
   const mixedUp = connect({ url: plain.url.replace("ticketing", "ticketings"), tls: { caFile } });
   await assert.rejects(mixedUp, /TLS failed/);
@@ -97,7 +128,10 @@ test("REQ-CONNECT-AUTH: a wrong secret is an auth error that says what to do", a
   const { url } = server;
   await takeOne({ url, secret: "a long enough secret" });
   const wrong = connect({ url, secret: "another" });
-  await assert.rejects(wrong, (e: Error) => e instanceof AuthError && /TICKETING_SECRET/.test(e.message));
+  await assert.rejects(
+    wrong,
+    (e: Error) => e instanceof AuthError && /TICKETING_SECRET/.test(e.message),
+  );
 });
 
 /** A listener that does not answer, or says something of its own. */

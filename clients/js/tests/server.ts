@@ -60,7 +60,8 @@ export class Server implements AsyncDisposable {
     }
     for (const line of readFileSync(ready, "utf8").trim().split("\n")) {
       const at = line.indexOf("=");
-      if (!this.#ready.has(line.slice(0, at))) this.#ready.set(line.slice(0, at), line.slice(at + 1));
+      if (!this.#ready.has(line.slice(0, at)))
+        this.#ready.set(line.slice(0, at), line.slice(at + 1));
     }
   }
 

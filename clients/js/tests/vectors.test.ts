@@ -10,7 +10,11 @@ import { clientMac, clientNonce, parseGreeting, serverProof } from "../src/core/
 const VECTORS = new URL("../../../../spec/vectors/", import.meta.url);
 const META = new Set("id frame dir flags why wire error layer answer hash result".split(" "));
 const WIDE = new Set("client_id request_id token acquire_id echo".split(" "));
-const BYTES = new Set("key keys label leader text mac proof client_nonce fingerprint secret greeting seed nonce magic".split(" "));
+const BYTES = new Set(
+  "key keys label leader text mac proof client_nonce fingerprint secret greeting seed nonce magic".split(
+    " ",
+  ),
+);
 
 type Stanza = Record<string, string>;
 
@@ -135,9 +139,25 @@ test("REQ-HELLO-MAC REQ-CONN-PROOF REQ-BYTES-NONCE: hashes", () => {
     const f = fieldsOf(stanza) as any;
     const result = {
       client_mac: () =>
-        clientMac(f.secret, f.greeting, f.version, f.client_id, f.connection, f.client_nonce, f.label),
+        clientMac(
+          f.secret,
+          f.greeting,
+          f.version,
+          f.client_id,
+          f.connection,
+          f.client_nonce,
+          f.label,
+        ),
       proof: () =>
-        serverProof(f.secret, f.greeting, f.client_nonce, f.role, f.keepalive_s, f.fingerprint, f.leader),
+        serverProof(
+          f.secret,
+          f.greeting,
+          f.client_nonce,
+          f.role,
+          f.keepalive_s,
+          f.fingerprint,
+          f.leader,
+        ),
       client_nonce: () => clientNonce(f.seed, f.connection),
     }[stanza.hash];
     if (result === undefined) continue; // A client only compares the fingerprint it is told.

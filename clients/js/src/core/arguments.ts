@@ -180,7 +180,9 @@ export function parseReference(reference: string): { token: bigint; key: WireKey
   const parts = typeof reference === "string" ? form.exec(reference) : null;
   if (parts !== null && !reference.endsWith("\n")) {
     const token = BigInt(parts[1]);
-    const key = parts[2].replace(/%(..)/g, (_, hex) => String.fromCharCode(Number.parseInt(hex, 16)));
+    const key = parts[2].replace(/%(..)/g, (_, hex) =>
+      String.fromCharCode(Number.parseInt(hex, 16)),
+    );
     if (token >= 1n && token < 1n << 64n && key.length <= KEY_BYTES_MAX) return { token, key };
   }
   throw new InvalidArgumentError(

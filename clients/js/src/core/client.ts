@@ -517,7 +517,8 @@ export class ClientCore implements LinkOwner {
   // Effects.
 
   #settle(waiter: Waiter | undefined, error?: TicketingError): void {
-    if (waiter !== undefined) this.effects.push({ kind: "settled", waiter, value: undefined, error });
+    if (waiter !== undefined)
+      this.effects.push({ kind: "settled", waiter, value: undefined, error });
   }
 
   #notify(event: TicketingEvent): void {

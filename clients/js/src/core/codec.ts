@@ -12,13 +12,13 @@ import {
   DROP_OTHER_CLIENT,
   ERRORS,
   FINGERPRINT_BYTES,
+  HEADER_BYTES as HEADER,
   KEEPALIVE_S_MAX,
   KEEPALIVE_S_MIN,
   KEY_BYTES_MAX,
   KEY_BYTES_MIN,
   LEASE_MS_MAX,
   LEASE_MS_MIN,
-  HEADER_BYTES as HEADER,
   OP_ACQUIRE,
   OP_ACQUIRE_SET,
   OP_CANCEL,
@@ -132,7 +132,9 @@ export function encode(direction: Direction, name: string, fields: Fields): Buff
   if (given.length !== wanted.length || !wanted.every((field) => given.includes(field))) {
     throw new Malformed("body", `${name} takes ${wanted.join(" ")}, not ${given.join(" ")}`);
   }
-  const parts: Buffer[] = found.fixed.map(([field, bytes]) => encodeFixed(field, bytes, fields[field]));
+  const parts: Buffer[] = found.fixed.map(([field, bytes]) =>
+    encodeFixed(field, bytes, fields[field]),
+  );
   if (found.tail === "keys") parts.push(encodeKeys(fields.keys));
   else if (found.tail !== "") parts.push(asBytes(found.tail, fields[found.tail]));
   const body = Buffer.concat(parts);
@@ -148,7 +150,8 @@ function encodeFixed(field: string, size: number, value: FieldValue): Buffer {
     if (bytes.length !== size) throw new Malformed("body", `${field} takes ${size} bytes`);
     return bytes;
   }
-  const isInteger = typeof value === "bigint" || (typeof value === "number" && Number.isSafeInteger(value));
+  const isInteger =
+    typeof value === "bigint" || (typeof value === "number" && Number.isSafeInteger(value));
   const integer = isInteger ? BigInt(value as number | bigint) : -1n;
   if (integer < 0n || integer >= 1n << BigInt(8 * size)) {
     throw new Malformed("body", `${field} takes an integer of ${size} bytes, not ${value}`);
@@ -216,10 +219,7 @@ function checkLength(
   const [low, high] = BODY_BYTES[direction].get(op) as readonly [number, number];
   if (length < low || length > high) {
     const name = String.fromCharCode(op);
-    throw new Malformed(
-      layer,
-      `a body of ${length} bytes, where ${name} takes ${low} to ${high}`,
-    );
+    throw new Malformed(layer, `a body of ${length} bytes, where ${name} takes ${low} to ${high}`);
   }
 }
 

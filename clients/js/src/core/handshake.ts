@@ -81,7 +81,10 @@ export function clientMac(
   label: Uint8Array,
 ): Buffer {
   const mac = createHmac("sha256", secret).update(MAC_CONTEXT_CLIENT).update(greeting);
-  return mac.update(identity(version, clientId, connection, nonce)).update(label).digest();
+  return mac
+    .update(identity(version, clientId, connection, nonce))
+    .update(label)
+    .digest();
 }
 
 /** What a welcome proves itself with. */

@@ -100,7 +100,10 @@ export class ReplyReading {
       case REPLY_ERROR:
         return this.#error(reply, nowMs);
       default:
-        throw new Malformed("state", `a frame ${String.fromCharCode(reply.op)} after the handshake`);
+        throw new Malformed(
+          "state",
+          `a frame ${String.fromCharCode(reply.op)} after the handshake`,
+        );
     }
   }
 

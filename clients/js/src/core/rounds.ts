@@ -30,7 +30,10 @@ export class Backoff {
     const step = this.#step;
     this.#step += 1;
     if (step === 0) return 0;
-    const baseMs = Math.min(CLIENT_BACKOFF_MS_MIN * 2 ** Math.min(step - 1, 16), CLIENT_BACKOFF_MS_MAX);
+    const baseMs = Math.min(
+      CLIENT_BACKOFF_MS_MIN * 2 ** Math.min(step - 1, 16),
+      CLIENT_BACKOFF_MS_MAX,
+    );
     this.#drawn += 1;
     const hash = createHash("sha256").update(this.seed).update(`back-off ${this.#drawn}`);
     const part = hash.digest().readUInt32BE() / 2 ** 32;

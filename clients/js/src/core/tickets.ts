@@ -285,7 +285,10 @@ export class TicketDesk {
       if (this.settings.observed) {
         const remainingMs = Math.max(0, ticket.expiresMs - nowMs);
         const { shownKeys: keys, token } = ticket;
-        this.effects.push({ kind: "notify", event: { kind: "extended", keys, token, remainingMs } });
+        this.effects.push({
+          kind: "notify",
+          event: { kind: "extended", keys, token, remainingMs },
+        });
       }
     }
     this.requests.settle(request, undefined);
@@ -346,7 +349,9 @@ export class TicketDesk {
 
   /** In token order, an extend for each held ticket that has none unanswered. */
   queueAfterReconnect(nowMs: number): void {
-    const tickets = [...this.held.values()].sort((one, other) => (one.token < other.token ? -1 : 1));
+    const tickets = [...this.held.values()].sort((one, other) =>
+      one.token < other.token ? -1 : 1,
+    );
     for (const ticket of tickets) {
       if (!this.loseIfOver(ticket, nowMs) && ticket.extending === undefined) {
         this.#extendByItself(ticket, nowMs);
@@ -437,7 +442,8 @@ export class TicketDesk {
       this.#sendRelease(ticket, nowMs);
       return;
     }
-    if (waiter !== undefined) this.effects.push({ kind: "settled", waiter, value: undefined, error });
+    if (waiter !== undefined)
+      this.effects.push({ kind: "settled", waiter, value: undefined, error });
   }
 
   #sendRelease(ticket: HeldTicket, nowMs: number): void {
@@ -502,7 +508,8 @@ export class TicketDesk {
   /** End this client's part in the ticket, once nothing about it is unanswered. */
   handOver(ticket: HeldTicket, waiter: Waiter, nowMs: number): void {
     const error = this.#notUsable(ticket, nowMs);
-    if (error !== undefined) this.effects.push({ kind: "settled", waiter, value: undefined, error });
+    if (error !== undefined)
+      this.effects.push({ kind: "settled", waiter, value: undefined, error });
     else if (ticket.extending !== undefined) ticket.handOverWaiter = waiter;
     else this.#finishHandOver(ticket, waiter);
   }
