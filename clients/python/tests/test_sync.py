@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import os
 import signal
+import sys
 import threading
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import ticketing.sync
 from conftest import LONG, assert_empty
 from ticketing import LostReason
+from ticketing.events import Event
 from ticketing_server.testing import ServerProcess, ServerThread
 
 
@@ -132,6 +137,59 @@ def test_an_interrupt_leaves_nothing_behind(server: ServerThread) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
     assert_empty(server)
+
+
+def test_an_interrupt_at_any_line_leaves_nothing_behind(server: ServerThread) -> None:
+    """REQ-STOP-CLEAN: from the call's first line to its last."""
+    lines = 0
+    interrupt_at = 0
+
+    def trace(frame: types.FrameType, event: str, _arg: object) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != ticketing.sync.__file__:
+            return None
+        line = linecache.getline(ticketing.sync.__file__, frame.f_lineno)
+        # On its way out of a `with` the interpreter takes no signal before the lock is free.
+        if event == "line" and not line.strip().startswith("with "):
+            lines += 1
+            if lines == interrupt_at:
+                raise KeyboardInterrupt
+        return trace
+
+    with ticketing.sync.connect(server.url) as client:
+        ticket = None
+        while ticket is None:
+            lines, interrupt_at = 0, interrupt_at + 1
+            try:
+                sys.settrace(trace)
+                ticket = client.acquire("k", wait_timeout=LONG)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            client.ping()
+            assert server.counters().tickets == (ticket is not None), f"line {interrupt_at}"
+            assert server.counters().waiters_attached == 0
+        assert interrupt_at > 10
+        ticket.release()
+    assert_empty(server)
+
+
+def test_a_hook_that_calls_its_client_is_told_so(
+    server: ServerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would wait for itself, and nothing of the client would go on."""
+    clients: list[ticketing.sync.Client] = []
+
+    def ping(event: Event) -> None:
+        if event.kind == "granted":
+            clients[0].ping()
+
+    with ticketing.sync.connect(server.url, on_event=ping) as client:
+        clients.append(client)
+        with client.acquire("k"):
+            client.ping()
+    assert "can't be called by its own on_event" in caplog.text
 
 
 def test_close_ends_those_who_wait(server: ServerThread) -> None:

@@ -86,7 +86,9 @@ class TicketFacts:
         return f"<Ticket {name_of(self._held)} token={self.token} {state}>"
 
     def __del__(self) -> None:
-        held = self._held
+        held: HeldTicket | None = getattr(self, "_held", None)
+        if held is None:
+            return  # Its construction was interrupted.
         if held.state is TicketState.HELD and self._driver.in_its_process:
             ends = "until the client closes" if held.auto_extend else "until its lease is over"
             logger.warning("nobody can release the ticket for %s: held %s", name_of(held), ends)

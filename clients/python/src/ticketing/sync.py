@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import os
 import ssl
@@ -20,7 +21,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from ticketing import _constants_gen as c
 from ticketing._clock import now_ns
@@ -40,6 +41,7 @@ __all__ = ["FOREVER", "Client", "ClientLike", "Ticket", "TicketLike", "TlsOption
 logger = logging.getLogger("ticketing")
 
 
+_ResultT = TypeVar("_ResultT")
 _Undo = Callable[[], None]
 _Start = Callable[[Driver, "concurrent.futures.Future[Any]"], "_Undo | None"]
 
@@ -86,20 +88,31 @@ class _Runner:
 
         An interrupt (KeyboardInterrupt) ends the waiting and gives the call up.
         """
+        return self.call_for(start, lambda result: result)
+
+    def call_for(self, start: _Start, finish: Callable[[Any], _ResultT]) -> _ResultT:
+        """As `call`, and return `finish` of the result, which an interrupt undoes as well."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a client can't be called by its own on_event: hand it to a thread")
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        done.add_done_callback(self._forget)
         started: list[_Undo | None] = []
-        self._post(done, self._begin, start, done, started)
         try:
-            return done.result()
+            self._post(done, self._begin, start, done, started)
+            return finish(done.result())
         except TicketingError:
             raise
         except BaseException:
-            self._post(done, self._abandon, started)
+            with contextlib.suppress(ClosedError):
+                self._post(None, self._abandon, started)
+            self._forget(done)
             raise
-        finally:
-            with self._lock:
-                if self._waiting is not None:
-                    self._waiting.discard(done)
+
+    def _forget(self, done: concurrent.futures.Future[Any]) -> None:
+        """Nobody waits for this call any more."""
+        with self._lock:
+            if self._waiting is not None:
+                self._waiting.discard(done)
 
     def post(self, start: _Start) -> None:
         """Start a call that nobody waits for."""
@@ -439,8 +452,11 @@ class Client:
             )
             return lambda: driver.abandon(request)
 
+        return self._ticket_of(start)
+
+    def _ticket_of(self, start: _Start) -> Ticket:
         runner = self._runner_here()
-        return Ticket(self, runner, runner.call(start))
+        return runner.call_for(start, lambda held: Ticket(self, runner, held))
 
     def adopt(
         self, reference: str, *, lease: Duration | None = None, auto_extend: bool | None = None
@@ -456,8 +472,7 @@ class Client:
             request = driver.core.adopt(reference, lease, auto_extend, done, now_ns())
             return lambda: driver.abandon(request)
 
-        runner = self._runner_here()
-        return Ticket(self, runner, runner.call(start))
+        return self._ticket_of(start)
 
     def ping(self) -> None:
         """Ask the server for a sign of life. Raises ReplyTimeoutError, AuthError, ClosedError."""
