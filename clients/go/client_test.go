@@ -194,13 +194,15 @@ var errOwn = errors.New("the body's own error")
 
 func TestWithTicket(t *testing.T) {
 	s, ctx := sharedServer(t), testContext(t)
-	c := s.dial()
+	c, other := s.dial(), s.dial()
 	lose := func(ticket *Ticket) {
-		ticket.driver.do(func(c *core, _ int64) { c.tickets.dropped(ticket.Token(), LostOperator) })
+		adopted, err := other.Adopt(ctx, formatReference(ticket.Token(), ticket.Key()))
+		must(t, err)
+		must(t, adopted.Release(ctx))
+		expect(t, ticket.Extend(ctx), ErrLost)
 	}
 	run := func(ctx context.Context, body func(context.Context, *Ticket) error) error {
-		err := c.WithTicket(ctx, keyOf(t), body)
-		return err
+		return c.WithTicket(ctx, keyOf(t), body)
 	}
 	must(t, run(ctx, func(_ context.Context, ticket *Ticket) error {
 		if ticket.Remaining() == 0 {
