@@ -148,6 +148,15 @@ class TestExitCodes:
                 assert said == f"ticketing-server: {flag} {address}: Address already in use"
                 assert f"{flag} 127.0.0.1:0" in advice
 
+    def test_no_port_is_advised_where_a_path_is_taken(
+        self, command: Command, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "file"
+        path.write_text("not a socket")
+        done = command("--listen", f"unix:{path}", "--http-listen", "off", "--check")
+        assert done.returncode == 3
+        assert done.stderr == f"ticketing-server: --listen unix:{path}: Address already in use\n"
+
     def test_3_for_a_name_that_does_not_resolve(self, command: Command) -> None:
         done = command(
             "--listen", "no-such-host.invalid:0", "--restart-grace", "0",

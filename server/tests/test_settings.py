@@ -90,6 +90,8 @@ WRONG = [
     ("listen", "off"),
     ("listen", "127.0.0.1:5225,"),
     ("listen", "127.0.0.1:٣"),
+    ("listen", "a..b:5225"),
+    ("http-listen", "x" * 64 + ".example:5228"),
     ("listen-v3", "none"),
     ("http-listen", "unix:/run/http.sock"),
     ("http-host", "a b"),
@@ -144,6 +146,9 @@ class TestWrongValues:
 
     def test_a_ready_file_in_no_folder(self) -> None:
         assert "whose folder does not exist" in refusal_of(ready_file="/nowhere/at/all/ready")
+
+    def test_a_ready_file_that_is_a_folder(self, tmp_path: Path) -> None:
+        assert "Is a directory" in refusal_of(ready_file=str(tmp_path))
 
     def test_a_misspelt_variable_is_pointed_out(self) -> None:
         (warning,) = settings_of({"TICKETING_MAX_LEASES": "1h"}).warnings

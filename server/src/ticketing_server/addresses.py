@@ -48,7 +48,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Read one address; ValueError where it is none."""
+    """Read one address; ValueError where it is none. A name is not resolved."""
     if text.startswith("unix:"):
         path = text[len("unix:") :]
         if not path.startswith("/"):
@@ -64,6 +64,8 @@ def parse_address(text: str) -> Address:
         raise ValueError("an IPv6 address stands in brackets")
     if not colon or not host or any(c.isspace() or not c.isprintable() for c in host):
         raise ValueError("a host and a port are needed")
+    # Resolving a name begins with this, and fails with an error of its own kind.
+    host.encode("idna")
     if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65_535:
         raise ValueError("the port is 0 to 65535")
     return Address(host=host, port=int(port_text))

@@ -75,10 +75,12 @@ def _say(text: str) -> None:
 
 
 def _other_port(given: Given, settings: Settings, error: BindError) -> str:
-    """What to do where somebody else has the port; "" where that is not the reason."""
+    """What to do where somebody else has a port; "" where that is not the reason."""
     if not error.is_taken or error.setting not in BY_NAME:
         return ""
     addresses: tuple[Address, ...] = getattr(settings, error.setting.replace("-", "_"))
+    if all(address.is_unix for address in addresses):
+        return ""
     free = ",".join(str(a if a.is_unix else replace(a, port=0)) for a in addresses)
     return f"\n  port 0 takes a free one; try: {given.corrected({error.setting: free})}"
 

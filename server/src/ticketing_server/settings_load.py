@@ -109,6 +109,12 @@ def load(given: Given) -> Settings:
             " does not exist; takes the path of a file in a folder that does",
             {"ready-file": settings.ready_file.name},
         )
+    if settings.ready_file is not None and settings.ready_file.is_dir():
+        raise given.refusal(
+            f"{given.called('ready-file')}: got {_shown(str(settings.ready_file))}, which can't be"
+            " written (Is a directory); takes the path of a file in a folder that exists",
+            {"ready-file": str(settings.ready_file / "ready")},
+        )
     return replace(settings, warnings=tuple(_warnings(given, settings)))
 
 
