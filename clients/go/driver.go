@@ -3,6 +3,7 @@ package ticketing
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -261,6 +262,7 @@ func (d *driver) write(c *connection) {
 			return
 		case <-c.wake:
 		}
+		runtime.Gosched() // Callers that can run now queue first: one write, one packet, one turn of the server.
 		output = output[:0]
 		d.mu.Lock()
 		if d.conn == c {

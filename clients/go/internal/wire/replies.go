@@ -22,13 +22,14 @@ type Reply struct {
 
 // ReplyReader cuts a server's stream into replies. It keeps at most one unfinished frame.
 type ReplyReader struct {
-	rest []byte
+	rest  []byte
+	reply Reply // The one that is being taken, kept so that none is allocated.
 }
 
 // Buffered tells how many bytes there are of the frame that is not yet whole.
 func (r *ReplyReader) Buffered() int { return len(r.rest) }
 
-// Feed hands each whole frame to take, in order. It ends with Malformed at the first byte that
+// Feed hands each whole frame to take, in order; what take gets is valid until it returns. It ends with Malformed at the first byte that
 // breaks the rules, or with the error of take; what came before was taken.
 func (r *ReplyReader) Feed(data []byte, take func(*Reply) error) error {
 	if len(r.rest) > 0 {
@@ -42,8 +43,8 @@ func (r *ReplyReader) Feed(data []byte, take func(*Reply) error) error {
 		if size == 0 || size > len(data) {
 			break
 		}
-		reply := parseReply(data[:size])
-		if err := take(&reply); err != nil {
+		r.reply = parseReply(data[:size])
+		if err := take(&r.reply); err != nil {
 			return err
 		}
 		data = data[size:]
