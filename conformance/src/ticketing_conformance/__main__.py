@@ -25,18 +25,17 @@ from ticketing_conformance.identity import SUITE as IDENTITY
 from ticketing_conformance.kaitai import KaitaiBroken, KaitaiMissing, compile_parser
 from ticketing_conformance.mutants import prove
 from ticketing_conformance.plugin import EXPECTATIONS_DIR, matches_case
-from ticketing_conformance.report import Report, write_report
+from ticketing_conformance.report import Report, digests_of, identity_faults, write_report
 from ticketing_conformance.requirements import (
     BadRequirementLine,
     coverage_faults,
     load_elsewhere,
     spec_requirements,
 )
-from ticketing_conformance.results import Result
+from ticketing_conformance.results import SERVER_SUITE, Result
 from ticketing_conformance.script import ScriptError, load_cases
 from ticketing_conformance.tests_of import CASES_DIR, all_tests, suite_paths
 
-SERVER_SUITE = "server"
 SERVER_SUITE_DIR = Path(__file__).parent / "server_suite"
 REPORT_DIR = HARNESS_DIR / "report"
 # Cases wait more than they compute.
@@ -278,6 +277,7 @@ def main(arguments: list[str]) -> int:
         told = json.loads(results_path.read_text()) if results_path.exists() else {}
     results = [Result.from_json(text) for text in told.get("results", [])]
     faults += told.get("wrong", [])
+    faults += identity_faults(digests_of(results))
     if not rest and not options.case and not options.server:
         faults += stale_server_lines(results)
     if not rest and not options.case and not suites and not options.only:

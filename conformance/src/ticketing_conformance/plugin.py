@@ -14,12 +14,11 @@ import pytest
 from ticketing_conformance.adapters import HARNESS_DIR, AdapterPool, load_languages
 from ticketing_conformance.expectations import Entry, Judged, judge, load_expectations
 from ticketing_conformance.kaitai import KaitaiParser
-from ticketing_conformance.results import Result
+from ticketing_conformance.results import SERVER_SUITE, Result
 from ticketing_conformance.server_pool import ServerPool
 from ticketing_conformance.tests_of import Test, Tools, file_tests
 
 PROPERTY = "ticketing"
-SERVER_COLUMN = "server"
 EXPECTATIONS_DIR = HARNESS_DIR / "expectations"
 _STATE = pytest.StashKey["State"]()
 
@@ -81,15 +80,14 @@ class TestItem(pytest.Item):
         result.seconds = round(time.monotonic() - started, 3)
         result.id, result.suite, result.column = test.id, test.suite, test.column
         result.about, result.requirements = test.about, list(test.requirements)
-        entries = self._state.entries(test.language.name)
+        entries = self._state.entries(test.client)
         judged = judge(result.outcome, result.reason, test.full_id, entries, missing)
         result.outcome, result.reason = judged.outcome, judged.reason
         self.user_properties.append((PROPERTY, result.to_json()))
         if judged.outcome == "failed":
-            again = (
-                f'python -m ticketing_conformance --only {test.language.name} --case "{test.id}"'
+            raise CaseFailed(
+                f"{test.id} with {test.column}: {judged.reason}\n\nagain: {result.again}"
             )
-            raise CaseFailed(f"{test.id} with {test.column}: {judged.reason}\n\nagain: {again}")
         if judged.outcome == "skipped":
             pytest.skip(judged.reason)
 
@@ -163,7 +161,7 @@ def pytest_runtest_makereport(
     reason = "" if report.passed else report.longreprtext.strip()
     if report.skipped and call.excinfo is not None:
         reason = str(call.excinfo.value)
-    judged = judge(report.outcome, reason, test_id, item.config.stash[_STATE].entries("server"))
+    judged = judge(report.outcome, reason, test_id, item.config.stash[_STATE].entries(SERVER_SUITE))
     if report.skipped and item.config.getoption("--server", None):
         # Whoever points the suite at a server of theirs has declared that no other is started.
         judged = Judged("skipped", reason)
@@ -171,8 +169,8 @@ def pytest_runtest_makereport(
     doc = getattr(getattr(item, "function", None), "__doc__", None) or ""
     result = Result(
         id=test_id,
-        suite="server",
-        column=SERVER_COLUMN,
+        suite=SERVER_SUITE,
+        column=SERVER_SUITE,
         outcome=judged.outcome,
         about=" ".join(doc.split()),
         reason=judged.reason,

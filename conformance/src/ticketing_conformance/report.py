@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from ticketing_conformance.adapter import Hello
 from ticketing_conformance.requirements import Requirement, load_elsewhere, spec_requirements
-from ticketing_conformance.results import Result
+from ticketing_conformance.results import Result, client_of
 from ticketing_conformance.streams import the_spec
 
 OUTCOMES = ("passed", "failed", "skipped")
@@ -64,11 +64,18 @@ class Report:
     @cached_property
     def digests(self) -> dict[str, dict[str, str]]:
         """Identity: SHA-256 by scenario and column."""
-        table: dict[str, dict[str, str]] = {}
-        for result in self.results:
-            if result.digest:
-                table.setdefault(result.id.partition("/")[2], {})[result.column] = result.digest
-        return table
+        return digests_of(self.results)
+
+    @cached_property
+    def identity_clients(self) -> list[str]:
+        """The columns of the identity table."""
+        return sorted({client_of(column) for row in self.digests.values() for column in row})
+
+    def identity_cell(self, scenario: str, client: str) -> str:
+        """What a client's APIs sent: one digest, or both where they differ, or a dash."""
+        row = self.digests[scenario]
+        found = {digest for column, digest in row.items() if client_of(column) == client}
+        return " ≠ ".join(sorted(found)) or "-"
 
     @cached_property
     def coverage(self) -> list[tuple[Requirement, list[str]]]:
@@ -110,6 +117,25 @@ class Report:
             "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         ]
+
+
+def digests_of(results: Iterable[Result]) -> dict[str, dict[str, str]]:
+    """Identity: SHA-256 of what a client sent, by scenario and column."""
+    table: dict[str, dict[str, str]] = {}
+    for result in results:
+        if result.digest:
+            table.setdefault(result.id.partition("/")[2], {})[result.column] = result.digest
+    return table
+
+
+def identity_faults(digests: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The scenarios in which not all clients sent the same bytes, expected or not."""
+    faults = []
+    for scenario, row in sorted(digests.items()):
+        if len(set(row.values())) > 1:
+            sent = ", ".join(f"{column} {digest[:16]}" for column, digest in sorted(row.items()))
+            faults.append(f"identity/{scenario}: clients sent different bytes: {sent}")
+    return faults
 
 
 def cell_text(counts: Mapping[str, int]) -> str:
@@ -231,10 +257,10 @@ def markdown(report: Report) -> str:
         ]
     if report.digests:
         lines += ["", "## Identity: SHA-256 of what each client sent", ""]
-        lines.append("| scenario | " + " | ".join(report.columns) + " |")
-        lines.append("| --- |" + " --- |" * len(report.columns))
-        for scenario, row in sorted(report.digests.items()):
-            cells = [f"`{row[c][:16]}`" if c in row else "-" for c in report.columns]
+        lines.append("| scenario | " + " | ".join(report.identity_clients) + " |")
+        lines.append("| --- |" + " --- |" * len(report.identity_clients))
+        for scenario in sorted(report.digests):
+            cells = [f"`{report.identity_cell(scenario, c)}`" for c in report.identity_clients]
             lines.append(f"| {scenario} | " + " | ".join(cells) + " |")
     named = sum(1 for _, tests in report.coverage if tests)
     lines += [

@@ -29,14 +29,6 @@ def page_name(result: Result) -> str:
     return f"failure-{safe}.html"
 
 
-def command_of(result: Result) -> str:
-    """What runs this one case again."""
-    only = "" if result.suite == "server" else f" --only {result.column.partition('-')[0]}"
-    if result.suite == "server":
-        return f"python -m ticketing_conformance --suite server -k {result.id.rpartition('.')[2]}"
-    return f'python -m ticketing_conformance{only} --case "{result.id}"'
-
-
 def write_site(report: Report, folder: Path) -> None:
     """Write index.html and the pages of the failures."""
     (folder / "index.html").write_text(_index(report), encoding="utf-8")
@@ -114,17 +106,15 @@ def _matrix(report: Report) -> str:
 
 
 def _identity(report: Report) -> str:
-    columns = sorted({column for row in report.digests.values() for column in row})
     rows = []
     for scenario, digests in sorted(report.digests.items()):
         same = len(set(digests.values())) == 1
         row = [_cell(escape(scenario))]
-        for column in columns:
-            row.append(
-                _cell(f"<code>{digests.get(column, '-')}</code>", "passed" if same else "failed")
-            )
+        for client in report.identity_clients:
+            digest = report.identity_cell(scenario, client)
+            row.append(_cell(f"<code>{digest}</code>", "passed" if same else "failed"))
         rows.append(row)
-    return _table(["scenario", *columns], rows)
+    return _table(["scenario", *report.identity_clients], rows)
 
 
 def _requirements(report: Report) -> str:
@@ -149,7 +139,7 @@ def _failure(result: Result) -> str:
     parts = [
         f"<p>{escape(result.about)}</p>",
         f"<p>Requirements: {escape(', '.join(result.requirements) or 'none')}</p>",
-        f"<p>Again: <code>{escape(command_of(result))}</code></p>",
+        f"<p>Again: <code>{escape(result.again)}</code></p>",
         f"<pre>{escape(result.reason)}</pre>",
     ]
     if result.transcript:

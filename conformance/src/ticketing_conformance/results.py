@@ -6,7 +6,11 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ticketing_conformance.adapters import APIS
 from ticketing_conformance.context import Capture
+from ticketing_conformance.mixed import SUITE as MIXED
+
+SERVER_SUITE = "server"
 
 # A page of the report shows this much of a stream; report.json keeps it whole up to here.
 CAPTURE_BYTES_MAX = 20_000
@@ -43,6 +47,15 @@ class Result:
     kaitai_streams: int = 0
     """How many captured streams the Kaitai parser decoded."""
 
+    @property
+    def again(self) -> str:
+        """The command that runs this one test again."""
+        if self.suite == SERVER_SUITE:
+            test = self.id.rpartition(".")[2]
+            return f"python -m ticketing_conformance --suite server -k {test}"
+        only = "" if self.suite == MIXED else f" --only {client_of(self.column)}"
+        return f'python -m ticketing_conformance{only} --case "{self.id}"'
+
     def to_json(self) -> str:
         """For the way from a worker to the report."""
         return json.dumps(asdict(self))
@@ -53,6 +66,12 @@ class Result:
         values: dict[str, Any] = json.loads(text)
         values["streams"] = [StreamText(**stream) for stream in values["streams"]]
         return cls(**values)
+
+
+def client_of(column: str) -> str:
+    """The client of a column, which is the client's name, with `-` and an API where it has one."""
+    name, _, api = column.rpartition("-")
+    return name if name and api in APIS else column
 
 
 def stream_texts(captures: list[Capture]) -> list[StreamText]:

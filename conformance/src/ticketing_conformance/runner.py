@@ -20,6 +20,7 @@ from ticketing_conformance.context import SECRET, Arguments, Capture, Context, S
 from ticketing_conformance.expressions import (
     COMPARISONS,
     BadExpression,
+    fill,
     mismatch,
     value_of,
 )
@@ -89,6 +90,8 @@ class Run:
         self._context.variables.update(
             {name: value_of(value, {}) for name, value in case.parameters}
         )
+        if self._others:
+            self._context.variables["members"] = len(self._others)
         self._proxies = ProxyVerbs(self._context)
         self._families: dict[str, Any] = {
             "peer": PeerVerbs(self._context),
@@ -153,7 +156,7 @@ class Run:
         started = time.monotonic_ns()
         if values.get("detach") == 1:
             self._started[str(values.get("as"))] = started
-        answer = self._answer(step, words, values)
+        answer = self._answer(step, fill(step.adapter, variables), words, values)
         ended = time.monotonic_ns()
         self._say(step, answer)
         self._remember(values, answer)
@@ -166,7 +169,7 @@ class Run:
         }
         self._compare(step, Answer(answer.status, {**answer.fields, **times}))
 
-    def _answer(self, step: Step, words: list[str], values: dict[str, Any]) -> Answer:
+    def _answer(self, step: Step, adapter: str, words: list[str], values: dict[str, Any]) -> Answer:
         family = self._families.get(step.verb)
         if family is not None:
             fields = {name: value for name, value in values.items() if name != "into"}
@@ -176,7 +179,7 @@ class Run:
             return Answer("ok", fields)
         if words:
             raise StepFailed(f"{step.verb} takes fields, not the word {words[0]}")
-        return self._ask(step.adapter, step.verb, values)
+        return self._ask(adapter, step.verb, values)
 
     def _ask(self, name: str, verb: str, values: dict[str, Any]) -> Answer:
         fields = {key: value for key, value in values.items() if key != "into"}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
 from ticketing_spec.model import SPEC_DIR
 
-from ticketing_conformance import identity, vectors
+from ticketing_conformance import identity, mixed, vectors
 from ticketing_conformance.adapters import HARNESS_DIR, AdapterPool, Language
 from ticketing_conformance.kaitai import KaitaiParser, second_opinion
 from ticketing_conformance.results import Result, stream_texts
@@ -35,7 +35,7 @@ class Tools:
 
 @dataclass(frozen=True)
 class Test:
-    """One test: a case, or a file of vectors, with one client and one API."""
+    """One test: a case, or a file of vectors, with one client and one API, or with all of them."""
 
     __test__ = False
 
@@ -44,32 +44,35 @@ class Test:
     about: str
     requirements: tuple[str, ...]
     path: Path
-    language: Language
+    client: str
+    """The name of its entry in adapters.toml."""
     api: str
-    needs: frozenset[str]
+    missing: frozenset[str]
+    """Features that it needs and the client lacks."""
     run: Callable[[Tools], Result]
     """Its result, without expectations: passed or failed."""
 
     @property
     def column(self) -> str:
         """The client and API, as the report's columns name them."""
-        return f"{self.language.name}-{self.api}" if self.api else self.language.name
+        return f"{self.client}-{self.api}" if self.api else self.client
 
     @property
     def full_id(self) -> str:
         """What patterns of expectations are matched against."""
         return f"{self.id}:{self.api}" if self.api else self.id
 
-    @property
-    def missing(self) -> frozenset[str]:
-        """Features that it needs and the client lacks."""
-        return self.language.can(self.needs, self.api)
 
-
-def _run_script(case: Case, language: Language, api: str, tools: Tools) -> Result:
+def _run_script(
+    case: Case,
+    language: Language,
+    api: str,
+    tools: Tools,
+    others: Mapping[str, tuple[Language, str]] | None = None,
+) -> Result:
     if tools.case_seconds is not None:
         case = replace(case, seconds=min(case.seconds, tools.case_seconds))
-    outcome = run_case(case, language, api, tools.adapters, tools.servers)
+    outcome = run_case(case, language, api, tools.adapters, tools.servers, others)
     streams = second_opinion(tools.kaitai, outcome)
     result = Result("", "", "", "failed" if outcome.failure else "passed", reason=outcome.failure)
     if outcome.failure:
@@ -87,9 +90,9 @@ def _case_tests(case: Case, language: Language, api: str) -> Iterator[Test]:
         about=case.about,
         requirements=case.requirements,
         path=case.path,
-        language=language,
+        client=language.name,
         api=api,
-        needs=case.needs,
+        missing=language.can(case.needs, api),
         run=partial(_run_script, case, language, api),
     )
     if case.suite != identity.SUITE:
@@ -113,9 +116,9 @@ def file_tests(path: Path, languages: list[Language]) -> list[Test]:
                     about=check.about,
                     requirements=(),
                     path=path,
-                    language=language,
+                    client=language.name,
                     api="",
-                    needs=check.needs,
+                    missing=language.can(check.needs, ""),
                     run=partial(vectors.run_check, check, language),
                 )
                 for language in languages
@@ -124,11 +127,27 @@ def file_tests(path: Path, languages: list[Language]) -> list[Test]:
     for case in load_cases(path):
         if unknown := set(case.requirements) - requirement_ids():
             raise ScriptError(f"{path}:{case.line}: no requirement {', '.join(sorted(unknown))}")
-        for language in languages:
-            for api in language.apis:
-                if case.apis is None or api in case.apis:
-                    found += _case_tests(case, language, api)
+        tests = [
+            test
+            for language in languages
+            for api in language.apis
+            if case.apis is None or api in case.apis
+            for test in _case_tests(case, language, api)
+        ]
+        found += _together(case, tests, languages) if case.suite == mixed.SUITE else tests
     return found
+
+
+def _together(case: Case, tests: list[Test], languages: list[Language]) -> list[Test]:
+    """One test with all clients that can take part; those that can't are skipped on their own."""
+    by_name = {language.name: language for language in languages}
+    able = [(by_name[test.client], test.api) for test in tests if not test.missing]
+    unable = [test for test in tests if test.missing]
+    if not able:
+        return unable
+    run = partial(_run_script, case, *able[0], others=mixed.seats(able))
+    together = replace(tests[0], client=mixed.COLUMN, api="", missing=frozenset(), run=run)
+    return [together, *unable]
 
 
 @cache

@@ -1,11 +1,21 @@
-"""The verbs `wire …`: a bare client, for what no client would send."""
+"""The verbs `wire …`: a bare client, for what no client would send, and for version 3."""
 
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
-from ticketing_spec.codec import Malformed, client_nonce, encode, mac, proof
+from ticketing_spec import Spec, load_spec
+from ticketing_spec.codec import (
+    Malformed,
+    client_nonce,
+    decode,
+    encode,
+    fingerprint,
+    mac,
+    proof,
+)
 
 from ticketing_conformance.context import (
     SECRET,
@@ -20,11 +30,14 @@ from ticketing_conformance.streams import (
     Fields,
     StreamEnded,
     StreamSilent,
-    read_piece,
     the_spec,
 )
 
 CONNECT_SECONDS = 10.0
+ACCEPTED = b"\x01"
+# Version 3 has seconds in a byte: the longest wait, and a lease that a case does not outlive.
+VERSION3_WAIT_S = 250
+VERSION3_LEASE_S = 60
 
 
 class WireVerbs:
@@ -33,6 +46,7 @@ class WireVerbs:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._connections: dict[str, ScriptedConnection] = {}
+        self._specs: dict[str, Spec] = {}
 
     def do(self, arguments: Arguments) -> dict[str, Any]:
         """Carry out one step; returns the fields of its answer."""
@@ -51,7 +65,7 @@ class WireVerbs:
         return self._connections[name]
 
     def _do_open(self, arguments: Arguments) -> dict[str, Any]:
-        """Connect, and shake hands unless `handshake=0`."""
+        """Connect, and shake hands unless `handshake=0`; with `version=3` as such a client."""
         name = arguments.text("as", "w")
         target = arguments.text("to")
         if target.startswith("/"):
@@ -64,9 +78,14 @@ class WireVerbs:
         connection = ScriptedConnection(len(self._connections) + 1, sock)
         self._connections[name] = connection
         self._context.closers.append(connection.close)
+        version = arguments.integer("version", 4)
+        self._specs[name] = the_spec() if version == 4 else load_spec(f"version{version}")
         if not arguments.integer("handshake", 1):
             return {}
         secret = arguments.data("secret", SECRET)
+        if version == 3:
+            self._shake_hands3(connection, self._specs[name], secret)
+            return {}
         greeting = self._take(connection, GREETING_BYTES)
         number = arguments.integer("connection", 1)
         hello: Fields = {
@@ -78,13 +97,19 @@ class WireVerbs:
         }
         hello["mac"] = mac(the_spec(), secret, greeting, hello)
         connection.send(encode(the_spec(), "client", "hello", hello))
-        welcome = self._expect(connection, "welcome", self._context.seconds_left())
+        welcome = self._expect(name, "welcome", self._context.seconds_left())
         nonce = hello["client_nonce"]
         assert isinstance(nonce, bytes)
         covered = {key: value for key, value in welcome.items() if key != "proof"}
         if proof(the_spec(), secret, greeting, nonce, covered) != welcome["proof"]:
             raise StepFailed("the server's proof is wrong")
         return dict(welcome)
+
+    def _shake_hands3(self, connection: ScriptedConnection, spec: Spec, secret: bytes) -> None:
+        greeting = self._take(connection, spec.preamble("greeting").fixed_bytes)
+        connection.send(mac(spec, secret, greeting, {"fingerprint": fingerprint(spec, None)}))
+        if self._take(connection, len(ACCEPTED)) != ACCEPTED:
+            raise StepFailed("the server rejected the answer to its greeting")
 
     def _take(self, connection: ScriptedConnection, size: int) -> bytes:
         try:
@@ -100,31 +125,50 @@ class WireVerbs:
         name = arguments.word(2, "the name of a frame, or raw=")
         fields = frame_fields(arguments.rest())
         try:
-            connection.send(encode(the_spec(), "client", name, fields))
+            connection.send(encode(self._specs[arguments.words[1]], "client", name, fields))
         except (Malformed, KeyError, TypeError) as error:
             raise StepFailed(f"the script's {name} can't be encoded: {error}") from None
 
     def _do_expect(self, arguments: Arguments) -> dict[str, Any]:
-        connection = self._connection(arguments)
+        self._connection(arguments)
         name = arguments.word(2, "the name of a frame")
         within = arguments.integer("within_ms", 20_000) / 1000
         wanted = frame_fields(arguments.rest())
-        fields = self._expect(connection, name, self._context.seconds_left(within))
+        fields = self._expect(arguments.words[1], name, self._context.seconds_left(within))
         for field, value in wanted.items():
             if fields.get(field) != value:
                 raise StepFailed(f"{name} has {field}={fields.get(field)!r}, expected {value!r}")
         self._context.variables[arguments.words[1]] = fields
         return dict(fields)
 
-    def _expect(self, connection: ScriptedConnection, name: str, seconds: float) -> Fields:
+    def _expect(self, wire: str, name: str, seconds: float) -> Fields:
         try:
-            raw = connection.up.next_frame(seconds, name)
-            got, fields = read_piece("server", 1, raw)
+            raw = self._connections[wire].up.next_frame(seconds, name)
+            got, fields = decode(self._specs[wire], "server", raw)
         except (StreamEnded, StreamSilent, Malformed) as error:
             raise StepFailed(f"expected {name}: {error}") from None
         if got != name:
             raise StepFailed(f"expected {name}, got {got} {fields}")
-        return fields
+        return dict(fields)
+
+    def _do_contend(self, arguments: Arguments) -> None:
+        """What the adapters' verb does, with a version 3 client: `key=`, `times=`, `file=`."""
+        connection = self._connection(arguments)
+        wire = arguments.words[1]
+        spec = self._specs[wire]
+        key, times = arguments.data("key", b""), arguments.integer("times", 1)
+        path = Path(arguments.text("file"))
+        for number in range(1, times + 1):
+            request: Fields = {"request_id": 2 * number - 1, "key": key}
+            bounds: Fields = {"wait_s": VERSION3_WAIT_S, "lease_s": VERSION3_LEASE_S}
+            connection.send(encode(spec, "client", "acquire", request | bounds))
+            token = self._expect(wire, "granted", self._context.seconds_left())["token"]
+            path.write_text(str(int(path.read_text() or "0") + 1))
+            with Path(f"{path}.tokens").open("a") as tokens:
+                tokens.write(f"{token!r}\n")
+            request = {"request_id": 2 * number, "key": key, "token": token}
+            connection.send(encode(spec, "client", "release", request))
+            self._expect(wire, "released", self._context.seconds_left())
 
     def _do_eof(self, arguments: Arguments) -> None:
         self._connection(arguments).eof()
