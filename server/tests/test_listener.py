@@ -151,7 +151,9 @@ def test_locks_over_tcp_and_unix(run: Callable[[Awaitable[None]], None], tmp_pat
 
 
 def test_locks_over_tls(
-    run: Callable[[Awaitable[None]], None], tls_pair: tuple[Path, Path]
+    run: Callable[[Awaitable[None]], None],
+    tls_pair: tuple[Path, Path],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def body() -> None:
         serve = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -168,8 +170,14 @@ def test_locks_over_tls(
             assert (name, fields["code"]) == ("error", c.ERROR_BAD_FRAME)
             assert await client.rest() == b""
             assert "tls_failed" in [event.name for event in serving.events]
+            gone = await connect(serving, ssl=trust, server_hostname="localhost")
+            gone.writer.close()
+            await gone.writer.wait_closed()
+            while serving.server.sockets:
+                await asyncio.sleep(0.01)
 
     run(body())
+    assert caplog.text == ""
 
 
 def test_a_lease_ends_at_its_time(run: Callable[[Awaitable[None]], None]) -> None:

@@ -21,6 +21,7 @@ from ticketing_server.lock_table import (
     CONNECT_COMMAND,
     DISCONNECT_COMMAND,
     FORCE_RELEASE,
+    INTERNAL,
     RELEASE_KEYS,
     LockTable,
 )
@@ -127,7 +128,12 @@ class Tables(RuleBasedStateMachine):
     # What a turn is made of
 
     def add(self, link: Link, command: Command, *step: object) -> None:
-        self.runs.append((link, [command]))
+        """One more command: in the run of the one before where a read could have held both."""
+        last, commands = self.runs[-1] if self.runs else (None, [])
+        if last is link and commands[-1][0] not in INTERNAL and command[0] not in INTERNAL:
+            commands.append(command)
+        else:
+            self.runs.append((link, [command]))
         self.steps.append(step)
 
     def connect(self, client: int) -> None:
@@ -406,6 +412,25 @@ class Tables(RuleBasedStateMachine):
             assert not any(self.naive.can_be_granted(waiter) for waiter in self.naive.waiters)
             joined = [waiter.joined for waiter in self.naive.waiters]
             assert joined == sorted(joined)
+
+
+def test_sets_count_in_full_towards_the_limit_of_held_keys() -> None:
+    """A run of two requests may take more than two keys."""
+    tables = Tables()
+    tables.begin(
+        waiters_per_key=100,
+        waiters=100,
+        held_keys=2,
+        reattach_grace_ms=50,
+        restart_grace_ms=0,
+        commands_per_turn=2,
+        start=0,
+    )
+    tables.acquire(client=1, keys=list(KEYS[:2]), wait_ms=FOREVER, lease_ms=1_000)
+    tables.acquire(client=1, keys=list(KEYS[2:]), wait_ms=FOREVER, lease_ms=1_000)
+    tables.turn(step=0)
+    tables.states_are_equal()
+    assert tables.table.held_keys == 2
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -87,7 +87,8 @@ class ClientSocket(asyncio.Protocol):
         self._ended = True
         self._server.begin_turn()
         self._server.engine.eof(self.number)
-        return True
+        # Nothing can be sent after the end of TLS, and asyncio complains where that is hoped for.
+        return self.peer.transport != "tls"
 
     def pause_writing(self) -> None:
         """Stop reading a peer that does not read."""

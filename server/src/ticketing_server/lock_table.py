@@ -66,7 +66,8 @@ _HOLD_SAMPLE_NS = 10 * MS
 _U32 = Struct(">I")
 _WAIT_AND_LEASE = Struct(">II")
 _LEASE_BYTES = 4
-_INTERNAL = frozenset((CONNECT, DISCONNECT, FORCE_RELEASE))
+INTERNAL = frozenset((CONNECT, DISCONNECT, FORCE_RELEASE))
+"""Commands that no frame of a client is; each is a run of its own."""
 
 Run = tuple[Link, Sequence[Command]]
 
@@ -99,7 +100,7 @@ class LockTable(TableState):
         ended: Any = None
         for link, commands in runs:
             if link.broken:
-                commands = [command for command in commands if command[0] in _INTERNAL]
+                commands = [command for command in commands if command[0] in INTERNAL]
             client = link.client
             out = link.out
             # There are as many slots as held keys at least, so this errs on the safe side.
@@ -130,6 +131,8 @@ class LockTable(TableState):
                         continue
                 if not self._one(link, op, request_id, word, tail, now_ns):
                     break
+                # A set takes more slots than the one that was counted for it.
+                has_room = has_room and op != ACQUIRE_SET
         if now_ns >= self._sample_at and ended.__class__ is tuple:
             bucket, _, began = ended[4]
             if ended[0] not in bucket:
