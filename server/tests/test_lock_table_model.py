@@ -344,7 +344,7 @@ class Tables(RuleBasedStateMachine):
     def states_are_equal(self) -> None:
         if not hasattr(self, "table"):
             return
-        if len(self.runs) >= self.commands_per_turn:
+        if len(self.steps) >= self.commands_per_turn:
             self.end_turn(self.now)
         tickets = {}
         for slot in self.table.slots.values():
@@ -431,6 +431,18 @@ def test_sets_count_in_full_towards_the_limit_of_held_keys() -> None:
     tables.turn(step=0)
     tables.states_are_equal()
     assert tables.table.held_keys == 2
+
+
+def test_a_wait_may_last_longer_than_its_reply_can_tell() -> None:
+    """50 days and more."""
+    table = LockTable(FIRST_TOKEN)
+    table.configure(Limits(), 0)
+    holder, waiter = (Link(0, number, _u64(number)) for number in (1, 2))
+    for link in (holder, waiter):
+        acquire = (ACQUIRE, _u64(1), pack(">II", FOREVER, 1_000), b"k")
+        table.apply(0, [(link, [CONNECT_COMMAND]), (link, [acquire])])
+    table.apply(5_000_000_000 * MS, [])
+    assert read_replies(b"".join(waiter.out)) == [("A", 1, FIRST_TOKEN + 1, 0xFFFFFFFF)]
 
 
 @pytest.mark.parametrize("seed", range(12))

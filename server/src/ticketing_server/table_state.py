@@ -30,6 +30,8 @@ _TOKEN_NUMBERS = Struct(f">{_TOKENS_PER_BLOCK}Q")
 _TOKEN_BYTES = Struct("8s" * _TOKENS_PER_BLOCK)
 _EVENTS_MAX = 1024
 _U32 = Struct(">I")
+_WAITED_MS_MAX = 0xFFFFFFFF
+"""All that the field takes; a wait for ever may be longer, and told as less it does no harm."""
 
 Ticket = tuple[bytes, bytes, bytes, Any, "Lease", bytes]
 """(token, owner's client id, request id, key or tuple of keys, lease, client id for drops)."""
@@ -435,7 +437,8 @@ class TableState:
         lease = (self._leases.bucket(deadline), deadline, now)
         token = self._hold(waiter.keys, waiter.client, waiter.request_id, lease)
         waited = now - waiter.arrived_ns
-        self._reply(link, GRANTED, waiter.request_id, token, _U32.pack(waited // MS))
+        waited_ms = _U32.pack(min(waited // MS, _WAITED_MS_MAX))
+        self._reply(link, GRANTED, waiter.request_id, token, waited_ms)
         self._results[waiter.op, "granted"] += 1
         self.handoffs += 1
         self.wait["granted"].add(waited)
