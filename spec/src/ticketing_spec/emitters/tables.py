@@ -24,7 +24,7 @@ TARGETS = (
     Target("python", "server/src/ticketing_server/constants_gen.py", python.emit),
     Target("python", "clients/python/src/ticketing/_constants_gen.py", python.emit),
     Target("go", "clients/go/internal/wire/constants_gen.go", go.emit),
-    Target("rust", "spec/dist/constants/rust/constants_gen.rs", rust.emit),
+    Target("rust", "clients/rust/src/wire/constants_gen.rs", rust.emit),
     Target("javascript", "clients/js/src/constants_gen.ts", javascript.emit),
     Target(
         "java",
