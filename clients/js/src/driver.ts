@@ -7,10 +7,11 @@
 
 import type { Socket } from "node:net";
 import { debuglog } from "node:util";
+import { onAbort } from "./aborts.js";
 import { monotonicMs } from "./clock.js";
 import { ClientCore } from "./core/client.js";
 import { NEVER } from "./core/deadlines.js";
-import type { Effect, Waiter } from "./core/effects.js";
+import type { Effect, LogLevel, Waiter } from "./core/effects.js";
 import type { Request } from "./core/requests.js";
 import type { CoreSettings } from "./core/settings.js";
 import type { HeldTicket } from "./core/tickets.js";
@@ -125,8 +126,7 @@ export class Driver {
     }
     this.afterCall();
     if (signal === undefined) return call.promise;
-    const onAbort = () => call.cancel(signal.reason);
-    signal.addEventListener("abort", onAbort, { once: true });
+    const stopListening = onAbort(signal, () => call.cancel(signal.reason));
     try {
       const value = await call.promise;
       // It may have been aborted between the result and this moment.
@@ -139,7 +139,7 @@ export class Driver {
       }
       throw error;
     } finally {
-      signal.removeEventListener("abort", onAbort);
+      stopListening();
     }
   }
 
@@ -224,7 +224,7 @@ export class Driver {
         this.#notify(effect.event);
         break;
       case "log":
-        this.logger[effect.level](effect.text);
+        this.#log(effect.level, effect.text);
         break;
       case "closed":
         this.#isOver = true;
@@ -238,7 +238,16 @@ export class Driver {
     try {
       this.onEvent?.(event);
     } catch (error) {
-      this.logger.warn(`onEvent threw for ${event.kind}: ${error}`);
+      this.#log("warn", `onEvent threw for ${event.kind}: ${error}`);
+    }
+  }
+
+  /** Whatever a logger does, the effects after this line have to be carried out. */
+  #log(level: LogLevel, text: string): void {
+    try {
+      this.logger[level](text);
+    } catch (error) {
+      process.emitWarning(`the logger threw (${error}) for: ${text}`, "TicketingWarning");
     }
   }
 
@@ -280,7 +289,14 @@ export class Driver {
   // The connection.
 
   #connect(serial: number, endpoint: Endpoint): void {
-    const socket = openSocket(endpoint, this.transport);
+    let socket: Socket;
+    try {
+      socket = openSocket(endpoint, this.transport);
+    } catch (error) {
+      // What Node itself refuses, such as a secureContext that is none.
+      this.core.disconnected(serial, (error as Error).message, monotonicMs());
+      return;
+    }
     const isTls = this.transport.secureContext !== undefined && !endpoint.path;
     const wire: Wire = {
       serial,

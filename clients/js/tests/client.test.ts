@@ -314,6 +314,40 @@ test("ten thousand clients leave no timer and no socket", async () => {
   assert.ok(leftOver.length < 20, `${leftOver}`);
 });
 
+test("one signal serves any number of calls", async () => {
+  const warnings: string[] = [];
+  const note = ({ name }: Error) => warnings.push(name);
+  process.on("warning", note);
+  await withClient(async (client) => {
+    const ticket = await client.acquire("a");
+    const stop = new AbortController();
+    const calls = Array.from({ length: 200 }, () => client.acquire("a", { signal: stop.signal }));
+    const all = Promise.allSettled(calls);
+    await server.until(({ waiters }) => waiters === 200);
+    stop.abort();
+    assert.ok((await all).every(({ status }) => status === "rejected"));
+    await ticket.release();
+  });
+  process.off("warning", note);
+  assert.deepEqual(warnings, []);
+});
+
+test("a logger that throws hides nothing", async () => {
+  const fail = () => {
+    throw new Error("of the logger");
+  };
+  const warned = new Promise<Error>((resolve) => process.once("warning", resolve));
+  await withClient(
+    async (client) => {
+      const ticket = await client.acquire("a", { leaseMs: 50 });
+      await assert.rejects(sleep(LONG_MS, undefined, { signal: ticket.signal }));
+      assert.ok(ticket.isLost);
+    },
+    { logger: { debug: fail, info: fail, warn: fail } },
+  );
+  assert.match((await warned).message, /of the logger/);
+});
+
 test("REQ-CLIENT-CLOSE: close ends what waits and releases what is held", async () => {
   const client = await connect(server.url);
   const ticket = await client.acquire("a");

@@ -111,6 +111,10 @@ test("TLS with a private authority, and mutual TLS", async () => {
   const mixedUp = connect({ url: plain.url.replace("ticketing", "ticketings"), tls: { caFile } });
   await assert.rejects(mixedUp, /TLS failed/);
   await assert.rejects(connect({ url, tls: { caFile: file("none") } }), InvalidArgumentError);
+  await assert.rejects(
+    connect({ url, tls: { secureContext: {} as never } }),
+    ConnectionFailedError,
+  );
   await assert.rejects(connect({ url, tls: { keyFile: file("client.key") } }), /needs a certFile/);
 
   await using other = await Server.start(pair("other"));
@@ -178,10 +182,10 @@ test("REQ-RESEND-ALL REQ-RESEND-ONCE: killed and restarted under a hundred waite
 });
 
 /** Run a module with the client in scope; returns what it printed when it ended by itself. */
-async function run(url: string, source: string): Promise<string> {
+async function run(url: string, source: string, flags: string[] = []): Promise<string> {
   const code = `const { connect } = await import(${JSON.stringify(PACKAGE)});
     const client = await connect(${JSON.stringify(url)});\n${source}`;
-  const child = spawn(process.execPath, ["--input-type=module", "-e", code], {
+  const child = spawn(process.execPath, [...flags, "--input-type=module", "-e", code], {
     stdio: ["ignore", "pipe", "inherit"],
     timeout: LONG_MS,
   });
@@ -204,6 +208,33 @@ test("an idle client lets its process end, a call keeps it alive", async () => {
   await ticket.release();
   assert.equal(await waiting, "b\n");
   await client.close();
+});
+
+test("tickets and clients that nobody can end any more are warned about", async () => {
+  await using server = await Server.start();
+  const code = `
+    import { setTimeout as sleep } from "node:timers/promises";
+    const warn = (text) => console.log(text);
+    const logger = { debug() {}, info() {}, warn };
+    async function drop() {
+      const other = await connect(${JSON.stringify(server.url)}, { logger });
+      const ticket = await other.acquire("dropped", { leaseMs: 60_000 });
+      await other.withTicket("released", () => {});
+      return ticket.token > 0n;
+    }
+    await drop();
+    for (let turn = 0; turn < 20; turn += 1) {
+      gc();
+      await sleep(20);
+    }
+    const { tickets } = await client.tryAcquire("dropped") ?? { tickets: "still held" };
+    console.log(tickets ?? "free again");`;
+  const lines = (await run(server.url, code, ["--expose-gc"])).trim().split("\n");
+  assert.deepEqual(lines.sort(), [
+    "a client was dropped without close(); its tickets are released",
+    "free again",
+    "nobody can release the ticket for 'dropped': held until its lease is over",
+  ]);
 });
 
 test("a call keeps the process alive while there is no server, too", async () => {
