@@ -267,6 +267,7 @@ class TestStart:
             )
             assert done.returncode == 0, done.stderr
             assert "first-lock" in done.stdout
+            assert done.stderr == ""
 
     def test_json_logs_are_json_throughout(self) -> None:
         with ServerProcess(SECRET, log_format="json") as server:

@@ -92,7 +92,7 @@ def _secrets(running: Service) -> str:
 def _client_line(running: Service) -> str:
     code = (
         f"import ticketing.sync as t; c = t.connect('{client_url(running)}');"
-        " print(c.acquire('first-lock')); c.close()"
+        " k = c.acquire('first-lock'); print(k); k.release(); c.close()"
     )
     line = f'python -c "{code}"'
     path = running.settings.secret_file
