@@ -8,7 +8,6 @@ from ticketing_conformance.context import Capture, StepFailed
 from ticketing_conformance.golden import GOLDEN_DIR
 from ticketing_conformance.kaitai import (
     KaitaiBroken,
-    KaitaiMissing,
     KaitaiParser,
     compile_parser,
 )
@@ -19,6 +18,7 @@ from ticketing_conformance.runner import check_captures
 from ticketing_conformance.streams import Connection, read_stream, the_spec
 from ticketing_conformance.vectors import VectorError, load_checks, parse_vectors
 from ticketing_spec.codec import decode, encode
+from ticketing_spec.kaitai import ToolMissing
 from ticketing_spec.model import SPEC_DIR
 
 ACQUIRE = {"request_id": 1, "wait_ms": 0, "lease_ms": 5, "key": b"k"}
@@ -136,7 +136,7 @@ def test_annotated_bytes():
 def parser(tmp_path_factory):
     try:
         return KaitaiParser(compile_parser(tmp_path_factory.mktemp("kaitai")))
-    except KaitaiMissing as error:
+    except ToolMissing as error:
         pytest.skip(str(error))
 
 

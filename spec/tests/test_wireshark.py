@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from capture import write_capture
 from ticketing_spec import load_spec
+from ticketing_spec.capture import write_capture
 from ticketing_spec.model import SPEC_DIR, Spec
 from ticketing_spec.vectors import Vector, malformed_vectors, preamble_vectors, valid_vectors
 
@@ -27,7 +27,7 @@ def dissect(tmp_path: Path) -> Dissect:
         segments: list[tuple[str, bytes]], fields: list[str], port: int, *options: str
     ) -> list[dict[str, list[str]]]:
         path = tmp_path / "stream.pcap"
-        write_capture(path, segments, port)
+        write_capture(path, [segments], port)
         command = [tshark, "-X", f"lua_script:{LUA}", "-r", str(path), "-T", "fields"]
         command += [*options, "-E", "separator=\t", "-E", "occurrence=a", "-E", "aggregator=|"]
         for field in fields:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from ticketing_spec.kaitai import ToolMissing
 
 from ticketing_conformance.adapter import AdapterBroken, Hello
 from ticketing_conformance.adapters import (
@@ -22,7 +23,7 @@ from ticketing_conformance.adapters import (
 from ticketing_conformance.expectations import BadExpectation, load_expectations, stale
 from ticketing_conformance.golden import stale_transcripts
 from ticketing_conformance.identity import SUITE as IDENTITY
-from ticketing_conformance.kaitai import KaitaiBroken, KaitaiMissing, compile_parser
+from ticketing_conformance.kaitai import KaitaiBroken, compile_parser
 from ticketing_conformance.mutants import prove
 from ticketing_conformance.plugin import EXPECTATIONS_DIR, matches_case
 from ticketing_conformance.report import Report, digests_of, identity_faults, write_report
@@ -35,6 +36,7 @@ from ticketing_conformance.requirements import (
 from ticketing_conformance.results import SERVER_SUITE, Result
 from ticketing_conformance.script import ScriptError, load_cases
 from ticketing_conformance.tests_of import CASES_DIR, all_tests, suite_paths
+from ticketing_conformance.wireshark import WiresharkMissing, captured_of, disagreements
 
 SERVER_SUITE_DIR = Path(__file__).parent / "server_suite"
 REPORT_DIR = HARNESS_DIR / "report"
@@ -141,11 +143,26 @@ def find_kaitai(folder: Path, faults: list[str]) -> tuple[str, str]:
     """The path of the compiled parser, or why there is none (it does not compile: a fault)."""
     try:
         return str(compile_parser(folder)), ""
-    except KaitaiMissing as error:
+    except ToolMissing as error:
         return "", str(error)
     except KaitaiBroken as error:
         faults.append(str(error))
         return "", str(error)
+
+
+def ask_wireshark(results: list[Result], folder: Path, faults: list[str]) -> str:
+    """Let Wireshark read what identity tests captured; returns what to say of it."""
+    streams = captured_of(results)
+    for result in results:
+        result.captured = []
+    if not streams:
+        return "no streams were captured"
+    try:
+        found = disagreements(streams, folder)
+    except WiresharkMissing as error:
+        return f"captured streams were not checked: {error}"
+    faults += found
+    return f"{len(streams)} captured connections dissected, {len(found)} disagreements"
 
 
 def refresh_golden() -> list[str]:
@@ -275,7 +292,8 @@ def main(arguments: list[str]) -> int:
         )
         code = pytest.main(pytest_arguments(options, rest, state))
         told = json.loads(results_path.read_text()) if results_path.exists() else {}
-    results = [Result.from_json(text) for text in told.get("results", [])]
+        results = [Result.from_json(text) for text in told.get("results", [])]
+        wireshark = ask_wireshark(results, Path(folder), faults)
     faults += told.get("wrong", [])
     faults += identity_faults(digests_of(results))
     if not rest and not options.case and not options.server:
@@ -291,6 +309,7 @@ def main(arguments: list[str]) -> int:
         missing={} if options.require_all else found.missing,
         hellos=found.hellos,
         kaitai=kaitai,
+        wireshark=wireshark,
     )
     write_report(report, options.report)
     print(report.console(), flush=True)

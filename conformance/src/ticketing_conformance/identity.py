@@ -62,6 +62,8 @@ def _result(outcome: Outcome, failure: str) -> Result:
         result.transcript = outcome.transcript
         result.streams = stream_texts(outcome.captures)
         result.log = outcome.adapter_log
+    else:
+        result.captured = stream_texts(outcome.captures)
     return result
 
 

@@ -15,21 +15,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ticketing_spec import kaitai
 from ticketing_spec.codec import Malformed
-from ticketing_spec.model import SPEC_DIR
 
 from ticketing_conformance.context import Capture
 from ticketing_conformance.runner import Outcome
 from ticketing_conformance.streams import Fields, cut, read_stream
 
-KSY = SPEC_DIR / "dist" / "ticketing.ksy"
-TOOLS_DIR = Path(__file__).resolve().parents[2]
-COMPILE_SECONDS = 120.0
+INSTALL_SECONDS = 300.0
 MODULE = "ticketing_kaitai"
-
-
-class KaitaiMissing(Exception):
-    """A tool is not there; the text names it and says how to get it."""
 
 
 class KaitaiBroken(Exception):
@@ -37,41 +31,46 @@ class KaitaiBroken(Exception):
 
 
 def compile_parser(folder: Path) -> Path:
-    """The description compiled to Python, in `folder` if it was not yet.
+    """The description compiled to Python: made in `folder`, or kept from an earlier run.
 
-    Raises KaitaiMissing, KaitaiBroken.
+    Raises kaitai.ToolMissing, KaitaiBroken.
     """
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if importlib.util.find_spec("kaitaistruct") is None:
-        raise KaitaiMissing("the Python runtime is missing: pip install kaitaistruct")
-    if node is None or npm is None:
-        raise KaitaiMissing("Node with npm is missing: install nodejs and npm")
-    if not (TOOLS_DIR / "node_modules" / "kaitai-struct-compiler").is_dir():
-        install = [npm, "install", "--prefix", str(TOOLS_DIR), "--ignore-scripts"]
-        done = _run([*install, "--no-audit", "--no-fund", "--no-package-lock"])
-        if done.returncode:
-            raise KaitaiMissing(f"npm can't install the compiler: {done.stderr.strip()[-300:]}")
-    digest = hashlib.sha256(KSY.read_bytes()).hexdigest()[:16]
-    made = TOOLS_DIR / "node_modules" / ".cache" / f"ticketing-{digest}.py"
-    if not made.exists():
-        done = _run([node, str(TOOLS_DIR / "compile_ksy.cjs"), str(KSY), str(folder)])
-        if done.returncode:
-            raise KaitaiBroken(f"{KSY.name} does not compile: {done.stderr.strip()[-1000:]}")
-        made.parent.mkdir(exist_ok=True)
-        # Put there in one step, as another run may be doing the same.
-        new = made.with_suffix(f".{os.getpid()}")
-        shutil.copyfile(folder / "ticketing.py", new)
-        new.replace(made)
+    digest = hashlib.sha256(kaitai.KSY.read_bytes()).hexdigest()[:16]
+    made = kaitai.TOOLS / "node_modules" / ".cache" / f"ticketing-{digest}.py"
+    if made.exists():
+        return made
+    _install_compiler()
+    try:
+        module = kaitai.compile_parser(folder)
+    except ValueError as error:
+        raise KaitaiBroken(str(error)) from None
+    assert module.__file__ is not None
+    made.parent.mkdir(exist_ok=True)
+    # Put there in one step, as another run may be doing the same.
+    new = made.with_suffix(f".{os.getpid()}")
+    shutil.copyfile(module.__file__, new)
+    new.replace(made)
     return made
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _install_compiler() -> None:
+    """Let npm, where it is, fetch the compiler that is not there yet."""
+    npm = shutil.which("npm")
+    if npm is None or (kaitai.TOOLS / "node_modules" / "kaitai-struct-compiler").is_dir():
+        return
+    command = [npm, "install", "--prefix", str(kaitai.TOOLS), "--ignore-scripts"]
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
+        done = subprocess.run(
+            [*command, "--no-audit", "--no-fund", "--no-package-lock"],
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
-        raise KaitaiMissing(f"{command[0]} did not end in {COMPILE_SECONDS:g} s") from None
+        raise kaitai.ToolMissing(f"npm did not end in {INSTALL_SECONDS:g} s") from None
+    if done.returncode:
+        raise kaitai.ToolMissing(f"npm can't install the compiler: {done.stderr.strip()[-300:]}")
 
 
 class KaitaiParser:

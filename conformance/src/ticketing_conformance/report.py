@@ -28,6 +28,8 @@ class Report:
     hellos: Mapping[str, Hello]
     kaitai: str = ""
     """Why captured streams were not read by Kaitai's parser; empty if they were."""
+    wireshark: str = ""
+    """What came of the dissector for Wireshark."""
     requirements: list[Requirement] = field(default_factory=spec_requirements)
     elsewhere: Mapping[str, str] = field(default_factory=load_elsewhere)
     """Where requirements without a case are shown."""
@@ -94,12 +96,15 @@ class Report:
             lines.append(f"FAILED: {fault}")
         for reason in self.missing.values():
             lines.append(f"SKIPPED, NOT TESTED: {reason}")
-        lines += ["", *self.table(), "", self.second_opinion()]
+        lines += ["", *self.table(), "", *self.other_readers()]
         lines.append(", ".join(f"{self.count(outcome)} {outcome}" for outcome in OUTCOMES))
         return "\n".join(lines)
 
-    def second_opinion(self) -> str:
-        """What Kaitai's parser has read, or why it has not."""
+    def other_readers(self) -> list[str]:
+        """What other decoders made of captured streams, a sentence for each."""
+        return [self._kaitai(), f"Wireshark: {self.wireshark or 'no streams were captured'}"]
+
+    def _kaitai(self) -> str:
         if self.kaitai:
             return f"Kaitai: captured streams were not checked: {self.kaitai}"
         read = sum(result.kaitai_streams for result in self.results)
@@ -172,7 +177,7 @@ def report_json(report: Report) -> str:
             },
             "missing_toolchains": dict(report.missing),
             "faults": report.faults,
-            "kaitai": report.second_opinion(),
+            "other_readers": report.other_readers(),
             "identity": report.digests,
             "requirements": {known.id: tests for known, tests in report.coverage},
             "results": [asdict(result) for result in report.results],
@@ -240,7 +245,7 @@ def markdown(report: Report) -> str:
     """The report for a terminal or a pull request."""
     lines = ["# Conformance", "", f"Spec digest `{the_spec().digest}`.", ""]
     lines.append(", ".join(f"{report.count(outcome)} {outcome}" for outcome in OUTCOMES) + ".")
-    lines += ["", report.second_opinion() + "."]
+    lines += ["", *(f"{said}." for said in report.other_readers())]
     lines += ["", "| suite | " + " | ".join(report.columns) + " |"]
     lines.append("| --- |" + " --- |" * len(report.columns))
     for suite in report.suites:

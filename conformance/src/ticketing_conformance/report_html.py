@@ -58,7 +58,7 @@ def _cell(html: str, kind: str = "") -> str:
 def _index(report: Report) -> str:
     counts = ", ".join(f"{report.count(outcome)} {outcome}" for outcome in OUTCOMES)
     parts = [f"<p>{counts}. Spec digest <code>{the_spec().digest}</code>.</p>"]
-    parts.append(f"<p>{escape(report.second_opinion())}.</p>")
+    parts += [f"<p>{escape(said)}.</p>" for said in report.other_readers()]
     clients = [
         [_cell(escape(text)) for text in (name, hello.client, hello.runtime)]
         for name, hello in report.hellos.items()

@@ -46,6 +46,8 @@ class Result:
     """Identity: SHA-256 over what the client sent."""
     kaitai_streams: int = 0
     """How many captured streams the Kaitai parser decoded."""
+    captured: list[StreamText] = field(default_factory=list)
+    """Identity: what went over the wire, for Wireshark; not for the report."""
 
     @property
     def again(self) -> str:
@@ -64,7 +66,8 @@ class Result:
     def from_json(cls, text: str) -> Result:
         """The reverse of to_json."""
         values: dict[str, Any] = json.loads(text)
-        values["streams"] = [StreamText(**stream) for stream in values["streams"]]
+        for name in ("streams", "captured"):
+            values[name] = [StreamText(**stream) for stream in values[name]]
         return cls(**values)
 
 

@@ -33,9 +33,8 @@ def missing_tool() -> str | None:
         return (
             "kaitai-struct-compiler is missing: npm install --no-package-lock --prefix spec/tools"
         )
-    for name in ("yaml", "kaitaistruct"):
-        if importlib.util.find_spec(name) is None:
-            return f"the Python package {name} is missing: pip install './spec[kaitai]'"
+    if importlib.util.find_spec("kaitaistruct") is None:
+        return "the Python package kaitaistruct is missing: pip install './spec[kaitai]'"
     return None
 
 
