@@ -27,7 +27,7 @@ var _ Locker = (*Client)(nil)
 // tickets go on over the next one, and a waiter keeps its place.
 //
 // A call whose context ends returns the context's error at once, and leaves neither a waiter nor a
-// ticket behind, whatever the moment (REQ-CLIENT-CANCELLATION).
+// ticket behind, whatever the moment (REQ-STOP-CLEAN).
 type Client struct {
 	driver *driver
 }
@@ -82,7 +82,7 @@ func Dial(ctx context.Context, url string, options ...Option) (*Client, error) {
 // Close cancels what waits, releases what is held, and ends the connection and every goroutine of the
 // client. It takes at most about a second, also without a server; calls that still wait fail with
 // ErrClosed. With ReleaseOnClose(false) tickets are left to their leases. It may be called again, and
-// returns nil (REQ-CLIENT-CLOSE).
+// returns nil (REQ-SHUT-BOUND, REQ-SHUT-ENDS).
 func (c *Client) Close() error {
 	closed := newCall()
 	c.driver.do(func(core *core, nowNs int64) { core.close(closed, nowNs) })
@@ -97,47 +97,36 @@ func (c *Client) Close() error {
 // It fails with ErrTimeout (see [WaitTimeout]; ErrHeld for a wait of 0), ErrOverloaded, ErrAuth, ErrLost
 // (granted, but read too late), ErrInvalidArgument and ErrClosed; a wait of 0 with ErrConnection too.
 func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Ticket, error) {
-	return c.acquire(ctx, []string{key}, acquireOptions{}, options)
+	return c.AcquireSet(ctx, []string{key}, options...)
 }
 
 // AcquireSet acquires up to 16 different keys together, all or nothing, as one ticket. Otherwise it is
 // as Acquire. Sets that overlap never deadlock. A set waits for all its keys in strict turn, and keeps
 // those that are free from later comers.
 func (c *Client) AcquireSet(ctx context.Context, keys []string, options ...AcquireOption) (*Ticket, error) {
-	return c.acquire(ctx, keys, acquireOptions{}, options)
+	gathered, err := gatherAcquire(options)
+	if err != nil {
+		return nil, err
+	}
+	return c.acquire(ctx, keys, gathered)
 }
 
 // TryAcquire acquires a key if it is free now, else it fails with ErrHeld. Otherwise it is as Acquire,
 // without an option for the wait.
 func (c *Client) TryAcquire(ctx context.Context, key string, options ...AcquireOption) (*Ticket, error) {
-	gathered, err := gatherAcquire(acquireOptions{}, options)
+	gathered, err := gatherWithoutWait("TryAcquire", options)
 	if err != nil {
 		return nil, err
-	}
-	if gathered.wait != nil {
-		return nil, invalid("TryAcquire does not wait: it takes no option for that")
 	}
 	atOnce := uint32(wire.WaitMsTry)
-	return c.acquire(ctx, []string{key}, acquireOptions{wait: &atOnce}, options)
+	gathered.wait = &atOnce
+	return c.acquire(ctx, []string{key}, gathered)
 }
 
-func (c *Client) acquire(ctx context.Context, keys []string, first acquireOptions, options []AcquireOption) (*Ticket, error) {
-	gathered, err := gatherAcquire(first, options)
-	if err != nil {
-		return nil, err
-	}
+func (c *Client) acquire(ctx context.Context, keys []string, options acquireOptions) (*Ticket, error) {
 	return c.ticketOf(ctx, func(core *core, waiting *call, nowNs int64) (*request, error) {
-		return core.acquire(keys, gathered, waiting, nowNs)
+		return core.acquire(keys, options, waiting, nowNs)
 	})
-}
-
-func gatherAcquire(gathered acquireOptions, options []AcquireOption) (acquireOptions, error) {
-	for _, one := range options {
-		if err := one.applyToAcquire(&gathered); err != nil {
-			return gathered, err
-		}
-	}
-	return gathered, nil
 }
 
 // Adopt takes over a ticket that another client handed over. The reference is what HandOver returned;
@@ -147,12 +136,9 @@ func gatherAcquire(gathered acquireOptions, options []AcquireOption) (acquireOpt
 // ErrInvalidArgument (also for an option about the wait) and ErrClosed. A reference is for one adopter;
 // the server does not check this. Cancelled, it leaves the ticket as it is, or releases it if it had arrived.
 func (c *Client) Adopt(ctx context.Context, reference string, options ...AcquireOption) (*Ticket, error) {
-	gathered, err := gatherAcquire(acquireOptions{}, options)
+	gathered, err := gatherWithoutWait("Adopt", options)
 	if err != nil {
 		return nil, err
-	}
-	if gathered.wait != nil {
-		return nil, invalid("Adopt does not wait: it takes no option for that")
 	}
 	return c.ticketOf(ctx, func(core *core, waiting *call, nowNs int64) (*request, error) {
 		return core.adopt(reference, gathered, waiting, nowNs)

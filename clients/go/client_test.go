@@ -92,6 +92,10 @@ func TestInvalidArguments(t *testing.T) {
 		_, err := Dial(ctx, s.url, option)
 		expect(t, err, ErrInvalidArgument)
 	}
+	_, err = Dial(ctx, s.url, nil)
+	expect(t, err, ErrInvalidArgument)
+	_, err = c.Acquire(ctx, "k", nil)
+	expect(t, err, ErrInvalidArgument)
 	_, err = Dial(ctx, "nonsense")
 	expect(t, err, ErrInvalidArgument)
 	must(t, ticket.Release(ctx))

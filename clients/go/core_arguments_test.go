@@ -52,7 +52,7 @@ func TestSets(t *testing.T) {
 	}
 }
 
-// REQ-BYTES-ROUNDING: nanoseconds up to a millisecond.
+// REQ-ARGS-ROUND: nanoseconds up to a millisecond.
 func TestDurations(t *testing.T) {
 	for value, ms := range map[time.Duration]uint32{
 		1: 1, time.Millisecond: 1, time.Millisecond + 1: 2, wire.WaitMsMax * time.Millisecond: wire.WaitMsMax, 0: 0,

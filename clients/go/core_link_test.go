@@ -9,7 +9,7 @@ import (
 	"github.com/ticketing-project/ticketing/clients/go/internal/wire"
 )
 
-// REQ-CLIENT-KEEPALIVE: nothing received, or nothing sent, for keepalive_s brings one ping.
+// REQ-ALIVE-PING REQ-ALIVE-ONEPING: nothing received, or nothing sent, for keepalive_s brings one ping.
 func TestSilence(t *testing.T) {
 	r := readyRig(t)
 	r.pass(4999 * time.Millisecond)
@@ -81,7 +81,7 @@ func TestConnectFor(t *testing.T) {
 	r.succeeded(r.opened)
 }
 
-// REQ-CLIENT-BACKOFF: 50 ms doubling to 1 s, each ± 50 %, the first without waiting.
+// REQ-CONNECT-BACKOFF: 50 ms doubling to 1 s, each ± 50 %, the first without waiting.
 func TestBackoff(t *testing.T) {
 	b := backoff{seed: []byte("seed")}
 	spread := map[bool]int{}

@@ -8,7 +8,7 @@ import (
 	"github.com/ticketing-project/ticketing/clients/go/internal/wire"
 )
 
-// REQ-CLIENT-EXPIRY: a ticket ends at the moment before sending + wait + lease, less 0.2 %.
+// REQ-TICKET-EXPIRY: a ticket ends at the moment before sending + wait + lease, less 0.2 %.
 func TestGrant(t *testing.T) {
 	r := readyRig(t)
 	req, c := r.acquire(fixed(1000), "k")
@@ -69,7 +69,7 @@ func TestTry(t *testing.T) {
 	}
 }
 
-// REQ-CLIENT-WAIT-BOUND: the client ends a wait itself 1 s late if connected, in time if not.
+// REQ-BOUND-WAIT: the client ends a wait itself 1 s late if connected, in time if not.
 func TestWaitBound(t *testing.T) {
 	r := readyRig(t)
 	_, c := r.acquire(waiting(1000, 2000), "k")
@@ -116,7 +116,7 @@ func TestOverloadedAndErrors(t *testing.T) {
 	r.dropped("after bad_frame")
 }
 
-// REQ-CLIENT-RESEND: what is unanswered is sent again, byte for byte, in id order; then an extend for
+// REQ-RESEND-ALL REQ-RESEND-CHECK: what is unanswered is sent again, byte for byte, in id order; then an extend for
 // each held ticket in token order.
 func TestResend(t *testing.T) {
 	r := readyRig(t)
@@ -167,7 +167,7 @@ func TestUnansweredBeforeTheWelcome(t *testing.T) {
 	r.waits(c)
 }
 
-// REQ-CLIENT-CANCELLATION: whatever the moment, neither waiter nor ticket is left.
+// REQ-STOP-CLEAN: whatever the moment, neither waiter nor ticket is left.
 func TestAbandon(t *testing.T) {
 	r := readyRig(t)
 	unsent, _ := r.acquire(acquireOptions{}, "a")
@@ -236,7 +236,7 @@ func TestPingAndWarnings(t *testing.T) {
 	}
 }
 
-// REQ-CLIENT-CLOSE: in one go, by the ids of the acquires, with new ids in that order.
+// REQ-SHUT-ORDER: in one go, by the ids of the acquires, with new ids in that order.
 func TestClose(t *testing.T) {
 	r := readyRig(t)
 	_, waits := r.acquire(acquireOptions{}, "w")

@@ -7,7 +7,7 @@ import (
 	"github.com/ticketing-project/ticketing/clients/go/internal/wire"
 )
 
-// REQ-CLIENT-LONG-WAIT: where the margin is large beside the lease, an extend first says what is left.
+// REQ-TICKET-LONGWAIT: where the margin is large beside the lease, an extend first says what is left.
 func TestLongWaitIsConfirmed(t *testing.T) {
 	r := readyRig(t)
 	req, c := r.acquire(waiting(100, 60_000), "k")
@@ -38,7 +38,7 @@ func TestLostAtBirth(t *testing.T) {
 	r.failedWith(c, ErrLost)
 }
 
-// REQ-CLIENT-LOST: once, at D, at N to an extend, or at its time.
+// REQ-LOST-ONCE: once, at D, at N to an extend, or at its time.
 func TestLostOnce(t *testing.T) {
 	r := readyRig(t)
 	byD, byN, byClock := r.hold("d", 60_000, 1), r.hold("n", 60_000, 2), r.hold("c", 500, 3)
@@ -91,7 +91,7 @@ func TestExpiredTicketsAreForgotten(t *testing.T) {
 	}
 }
 
-// REQ-CLIENT-EXTEND: one extend at a time; a failed one is followed by a new one a second later.
+// REQ-LOST-ONEEXTEND REQ-LOST-RETRY: one extend at a time; a failed one is followed by a new one a second later.
 func TestExtends(t *testing.T) {
 	r := readyRig(t)
 	ticket := r.hold("k", 60_000, 3)
@@ -127,7 +127,7 @@ func TestFailedRenewalIsRepeated(t *testing.T) {
 
 func ptr[T any](value T) *T { return &value }
 
-// REQ-CLIENT-RELEASE: idempotent, bounded by the end of the lease, but not before a second.
+// REQ-BOUND-RELEASE REQ-SCOPE-IDEMPOTENT: idempotent, bounded by the end of the lease, but not before a second.
 func TestRelease(t *testing.T) {
 	r := readyRig(t)
 	ticket := r.hold("k", 60_000, 3)

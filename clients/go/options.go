@@ -214,6 +214,9 @@ func Label(label string) Option {
 func gather(given []Option) (*dialOptions, error) {
 	o := &dialOptions{replyTimeout: wire.ClientReplyTimeoutMs * time.Millisecond}
 	for _, one := range given {
+		if one == nil {
+			return nil, invalid("an option is nil")
+		}
 		if err := one.applyTo(o); err != nil {
 			return nil, err
 		}
@@ -222,6 +225,29 @@ func gather(given []Option) (*dialOptions, error) {
 		o.logger = slog.Default()
 	}
 	return o, nil
+}
+
+// gatherAcquire applies the options of one call.
+func gatherAcquire(given []AcquireOption) (acquireOptions, error) {
+	var o acquireOptions
+	for _, one := range given {
+		if one == nil {
+			return o, invalid("an option is nil")
+		}
+		if err := one.applyToAcquire(&o); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+// gatherWithoutWait is for calls that don't wait.
+func gatherWithoutWait(of string, given []AcquireOption) (acquireOptions, error) {
+	o, err := gatherAcquire(given)
+	if err == nil && o.wait != nil {
+		err = invalid("%s does not wait: it takes no option for that", of)
+	}
+	return o, err
 }
 
 // transport is how to connect there.

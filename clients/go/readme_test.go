@@ -134,3 +134,26 @@ func TestTheReadmeNamesOptionsAndErrors(t *testing.T) {
 		}
 	}
 }
+
+func TestRequirementsAreThoseOfTheSpec(t *testing.T) {
+	spec, err := os.ReadFile(filepath.Join("..", "..", "spec", "ticketing.toml"))
+	must(t, err)
+	named := 0
+	must(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".go" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		must(t, err)
+		for _, id := range regexp.MustCompile(`\bREQ(-[A-Z]+)+\b`).FindAllString(string(text), -1) {
+			named++
+			if !strings.Contains(string(spec), `id = "`+id+`"`) {
+				t.Errorf("%s names %s, which the spec does not have", path, id)
+			}
+		}
+		return nil
+	}))
+	if named < 15 {
+		t.Errorf("only %d requirements are named", named)
+	}
+}

@@ -144,7 +144,7 @@ func (t *Ticket) Release(ctx context.Context) error {
 // Release or HandOver, ErrConnection after the reply timeout, ErrInvalidArgument. One extend of a ticket
 // is under way at a time, further ones wait. Cancelled, it has happened or not.
 func (t *Ticket) Extend(ctx context.Context, options ...AcquireOption) error {
-	gathered, err := gatherAcquire(acquireOptions{}, options)
+	gathered, err := gatherAcquire(options)
 	if err != nil {
 		return err
 	}
