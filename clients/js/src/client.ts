@@ -100,7 +100,7 @@ export class Client implements ClientLike {
    * (granted, but read too late), InvalidArgumentError, ClosedError; a wait of 0 also with
    * ReplyTimeoutError. A wait goes on over a lost connection and keeps its place. Aborting at any
    * moment rejects with the signal's reason and leaves neither a waiter nor a ticket behind.
-   * REQ-CLIENT-CANCELLATION REQ-CLIENT-LOST
+   * REQ-STOP-CLEAN REQ-TICKET-LATE
    */
   async acquire(key: Key, options: AcquireOptions = {}): Promise<Ticket> {
     checkNames("options of acquire", options, ACQUIRE_NAMES);
@@ -174,7 +174,7 @@ export class Client implements ClientLike {
    *
    * Takes at most about a second, also without a server; calls that still wait fail with
    * ClosedError. Idempotent. With `releaseOnClose: false` tickets are left to their leases.
-   * REQ-CLIENT-CLOSE
+   * REQ-SHUT-ORDER REQ-SHUT-BOUND
    */
   async close(): Promise<void> {
     const driver = this.#driver;

@@ -109,6 +109,11 @@ export function coreSettings(options: ClientOptions, target: Target): CoreSettin
   if (options.onEvent !== undefined && typeof options.onEvent !== "function") {
     throw new InvalidArgumentError(`onEvent is ${args.shown(options.onEvent)}: it is a function`);
   }
+  for (const level of ["debug", "info", "warn"] as const) {
+    if (options.logger !== undefined && typeof options.logger?.[level] !== "function") {
+      throw new InvalidArgumentError(`logger has no function ${level}, as console has it`);
+    }
+  }
   return {
     endpoints: target.endpoints,
     clientId: clientIdOf(options.clientId),
@@ -142,8 +147,14 @@ export function transportOf(target: Target, tls: TlsOptions | undefined): Transp
     }
     return { secureContext: undefined, serverName: undefined };
   }
-  const { keyPassword, serverName, secureContext, ...files } = tls ?? {};
   checkNames("options in tls", tls ?? {}, TLS_NAMES);
+  const { secureContext, ...texts } = tls ?? {};
+  for (const [name, value] of Object.entries(texts)) {
+    if (value !== undefined && (typeof value !== "string" || value === "")) {
+      throw new InvalidArgumentError(`tls: ${name} is ${args.shown(value)}: it takes text`);
+    }
+  }
+  const { keyPassword, serverName, ...files } = texts;
   if (secureContext !== undefined) return { secureContext, serverName };
   if (files.keyFile !== undefined && files.certFile === undefined) {
     throw new InvalidArgumentError("tls: keyFile needs a certFile");

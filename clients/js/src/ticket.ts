@@ -72,7 +72,7 @@ export class Ticket implements TicketLike {
   /**
    * When the ticket is lost unless it is extended: milliseconds on the clock of `monotonicMs()`.
    *
-   * It is a little earlier than the server's own time, and never goes back. REQ-EXPIRY-MARGIN
+   * It is a little earlier than the server's own time, and never goes back. REQ-TICKET-EXPIRY
    */
   get expiresAtMs(): number {
     return this.#held.expiresMs;
@@ -124,7 +124,7 @@ export class Ticket implements TicketLike {
    * Resolves when the server has answered. Rejects with LostError if the ticket was lost before, or
    * if there was no answer by `expiresAtMs` (but at least 1 second); with ClosedError if the client
    * was closed without releasing it. A signal ends only the waiting: the release goes on.
-   * REQ-CLIENT-RELEASE
+   * REQ-SCOPE-IDEMPOTENT REQ-BOUND-RELEASE
    */
   async release(options: SignalOptions = {}): Promise<void> {
     checkNames("options of release", options, SIGNAL_ONLY);

@@ -14,7 +14,8 @@ import {
   LostError,
   monotonicMs,
   NotHeldError,
-  type Ticket,
+  Ticket,
+  TicketingError,
   type TicketingEvent,
   WaitTimeoutError,
 } from "../src/index.js";
@@ -223,6 +224,53 @@ test("what is not taken is refused before anything is sent", async () => {
   }
 });
 
+test("REQ-ARGS-KEY REQ-ARGS-DURATION: a value of any wrong type is refused, or taken", async () => {
+  const odd = [null, true, 5, -5, 5n, "\ud800", "", Symbol("s"), {}, [], [5], () => 5, new Date()];
+  const names = "url secret name keyPrefix leaseMs waitTimeoutMs autoExtend tls fingerprint".split(
+    " ",
+  );
+  names.push(..."connectForMs replyTimeoutMs releaseOnClose onEvent logger clientId".split(" "));
+  names.push(..."seed label signal".split(" "));
+  const isRefused = (error: unknown) =>
+    error instanceof TicketingError && ["invalid_argument", "connection"].includes(error.kind);
+  for (const name of names) {
+    for (const value of odd) {
+      const opening = connect({ url: "ticketing://127.0.0.1:1", [name]: value } as never);
+      await assert.rejects(opening, isRefused, `${name} ${inspect(value)}`);
+    }
+  }
+  const tls = "caFile certFile keyFile keyPassword serverName secureContext".split(" ");
+  for (const name of tls) {
+    for (const value of odd) {
+      const options = { url: "ticketings://127.0.0.1:1", tls: { [name]: value } };
+      await assert.rejects(connect(options as never), isRefused, `${name} ${inspect(value)}`);
+    }
+  }
+  await withClient(async (client) => {
+    for (const value of odd as never[]) {
+      const calls = [
+        () => client.acquire(value),
+        () => client.acquireSet(value),
+        () => client.tryAcquire(value),
+        () => client.adopt(value),
+        () => client.withTicket("k", value),
+        () => client.acquire("k", value),
+        ...["leaseMs", "waitTimeoutMs", "autoExtend", "signal"].map(
+          (name) => () => client.acquire("k", { [name]: value }),
+        ),
+      ];
+      for (const [at, call] of calls.entries()) {
+        try {
+          const result = await (call as () => Promise<unknown>)();
+          if (result instanceof Ticket) await result.release();
+        } catch (error) {
+          assert.ok(error instanceof InvalidArgumentError, `${at} ${inspect(value)}: ${error}`);
+        }
+      }
+    }
+  });
+});
+
 test("aborted calls reject with the signal's reason and leave nothing behind", async () => {
   await withClient(async (client) => {
     const held = await client.acquire("a");
@@ -348,7 +396,7 @@ test("a logger that throws hides nothing", async () => {
   assert.match((await warned).message, /of the logger/);
 });
 
-test("REQ-CLIENT-CLOSE: close ends what waits and releases what is held", async () => {
+test("REQ-SHUT-ORDER REQ-SHUT-BOUND: close ends what waits and releases what is held", async () => {
   const client = await connect(server.url);
   const ticket = await client.acquire("a");
   const waiting = assert.rejects(client.acquire("a"), ClosedError);

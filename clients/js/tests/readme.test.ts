@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { readFileSync, writeFileSync } from "node:fs";
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
@@ -44,4 +44,16 @@ test("headings are those of the other clients", () => {
     [...text.matchAll(/^## (.*)$/gm)].map(([, heading]) => heading).filter((h) => h !== "Sync");
   const python = readFileSync(new URL("../python/README.md", ROOT), "utf8");
   assert.deepEqual(headings(README), headings(python));
+});
+
+test("requirements that are named here are the spec's", () => {
+  const known = readFileSync(new URL("../../spec/ticketing.toml", ROOT), "utf8");
+  const named = ["src", "tests"].flatMap((folder) => {
+    const files = readdirSync(new URL(folder, ROOT), { recursive: true, encoding: "utf8" });
+    const sources = files.filter((file) => file.endsWith(".ts"));
+    return sources.map((file) => readFileSync(new URL(`${folder}/${file}`, ROOT), "utf8"));
+  });
+  const ids = new Set(named.join().match(/REQ-[A-Z0-9]+-[A-Z0-9]+/g));
+  assert.ok(ids.size > 50);
+  for (const id of ids) assert.ok(known.includes(`"${id}"`), id);
 });
