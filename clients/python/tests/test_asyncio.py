@@ -539,3 +539,35 @@ def test_on_uvloop(server: ServerThread) -> None:
 
     uvloop.run(main())
     assert_empty(server)
+
+
+def test_another_event_loop_is_refused_before_anything_is_sent(server: ServerThread) -> None:
+    """Its caller could not learn of a ticket that the client was granted."""
+
+    async def on_another_loop(client: ticketing.Client, ticket: ticketing.Ticket) -> None:
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            *(lambda: client.acquire("a"), lambda: client.try_acquire("a"), client.ping),
+            *(ticket.release, ticket.extend, ticket.hand_over, ticket.wait_lost, client.close),
+        ]
+        for call in calls:
+            with pytest.raises(RuntimeError, match="event loop that opened the client"):
+                await call()
+
+    async def main() -> None:
+        async with ticketing.connect(server.url) as client, client.acquire("k") as ticket:
+            await asyncio.to_thread(run, on_another_loop, client, ticket)
+            await client.ping()
+            assert server.counters().tickets == 1
+
+    run(main)
+    assert_empty(server)
+
+
+def test_a_client_of_a_loop_that_ended_says_so(server: ServerThread) -> None:
+    async def open_client() -> ticketing.Client:
+        return await ticketing.connect(server.url)
+
+    client = run(open_client)
+    with pytest.raises(RuntimeError, match="event loop that opened the client"):
+        run(client.ping)
+    run(client.close)

@@ -25,7 +25,8 @@ class Client:
     """A client of one server or cluster, made by `connect`. Open it with `async with` or `await`.
 
     It has one connection, on which any number of tasks acquire at once. All methods belong to the
-    event loop on which it was opened; for threads there is `ticketing.sync`. After a fork the
+    event loop on which it was opened, and raise RuntimeError on any other; for threads there is
+    `ticketing.sync`. After a fork the
     child's client is a new one with an identity of its own, which connects at its first call.
     """
 
@@ -80,8 +81,9 @@ class Client:
         Cancelling ends only the waiting. REQ-SHUT-ORDER
         """
         driver = self._driver
-        if driver is None or not driver.in_its_process:
+        if driver is None or not driver.in_its_process or driver.loop.is_closed():
             return
+        driver.check_loop()
         closed = driver.loop.create_future()
         driver.core.close(closed, now_ns())
         driver.after_call()
@@ -98,6 +100,7 @@ class Client:
             driver = Driver(settings, self._transport, self._options.on_event)
             driver.core.open(None, now_ns())
             self._driver = driver
+        driver.check_loop()
         return driver
 
     def __del__(self) -> None:

@@ -85,6 +85,14 @@ class Driver:
 
     # Calls.
 
+    def check_loop(self) -> None:
+        """Refuse a call from another event loop, which could not wait for its result."""
+        if asyncio.get_running_loop() is not self.loop:
+            raise RuntimeError(
+                "a client and its tickets belong to the event loop that opened the client: make a"
+                " client in each asyncio.run, or use ticketing.sync for threads"
+            )
+
     def after_call(self) -> None:
         """Carry out what the core wants. To be called after every call into the core."""
         if self.core.effects:

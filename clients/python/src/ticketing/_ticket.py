@@ -113,6 +113,10 @@ class Ticket(TicketFacts):
         super().__init__(client, driver, held)
         self._scope: _Scope | None = None
 
+    def _check_process(self) -> None:
+        super()._check_process()
+        self._driver.check_loop()
+
     async def release(self) -> None:
         """Give the key to the next waiter. Idempotent: called again it does what it did first.
 
