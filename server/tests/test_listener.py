@@ -403,6 +403,27 @@ def test_an_abandoned_unix_socket_is_replaced_and_a_live_one_is_not(
     run(body())
 
 
+def test_the_path_of_another_server_stays(
+    run: Callable[[Awaitable[None]], None], tmp_path: Path
+) -> None:
+    """Somebody removed the path of the first one, and a second one took it."""
+
+    async def body() -> None:
+        path = tmp_path / "socket"
+        settings = Settings(listen=(Address(path=str(path)),))
+        first, second = Serving(settings), Serving(settings)
+        await first.__aenter__()
+        path.rename(tmp_path / "moved again")
+        await second.__aenter__()
+        await first.__aexit__()
+        client = Client(*await asyncio.open_unix_connection(str(path)))
+        assert (await client.hello())[0] == "welcome"
+        await second.__aexit__()
+        assert not path.exists()
+
+    run(body())
+
+
 def test_sockets_have_their_options(run: Callable[[Awaitable[None]], None]) -> None:
     """REQ-SILENCE-USERTIMEOUT."""
 

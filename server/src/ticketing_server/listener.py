@@ -373,6 +373,7 @@ class _Listener:
         self.socket = listening
         self.protocol = protocol
         self._address = address
+        self._path_id = _path_id(address.path)
         self.takes_tls = protocol == 4 and not address.is_unix
 
     def bound(self) -> Address:
@@ -391,11 +392,20 @@ class _Listener:
         return Peer("tls" if is_tls else "tcp", text, self.protocol)
 
     def close(self) -> None:
-        """Stop listening; a Unix socket's path goes too."""
+        """Stop listening; a Unix socket's path goes too, unless another server has it by now."""
         self.socket.close()
-        if self._address.is_unix:
+        if self._path_id is not None and _path_id(self._address.path) == self._path_id:
             with contextlib.suppress(OSError):
                 os.unlink(self._address.path)
+
+
+def _path_id(path: str) -> tuple[int, int] | None:
+    """What tells the file at a path from one that came there later; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 async def _bind(loop: asyncio.AbstractEventLoop, address: Address) -> list[socket.socket]:
