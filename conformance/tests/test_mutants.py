@@ -4,8 +4,9 @@ import subprocess
 import sys
 
 import pytest
+from ticketing_conformance.__main__ import parse_arguments
 from ticketing_conformance.adapters import load_languages
-from ticketing_conformance.mutants import LANGUAGE, all_mutants, choose
+from ticketing_conformance.mutants import LANGUAGE, SUITE_SIDE, all_mutants, choose
 from ticketing_conformance.mutate import (
     STALE_EXIT,
     Mutant,
@@ -123,11 +124,25 @@ def test_a_module_is_found_without_importing_its_package():
         module_file("ticketing.nothing")
 
 
-def test_a_few_are_spread_over_all():
-    everything = list(range(100))
-    assert choose(everything, 0) == everything
-    assert choose(everything, 4) == [0, 25, 50, 75]
-    assert choose(everything, 200) == everything
+def test_shares_are_spread_and_make_up_all():
+    everything = list(range(25))
+    assert choose(everything, (1, 1)) == everything
+    assert choose(everything, (2, 10)) == [1, 11, 21]
+    shares = [choose(everything, (number, 10)) for number in range(1, 11)]
+    assert sorted(one for share in shares for one in share) == everything
+
+
+@pytest.mark.parametrize("text", ["0/10", "11/10", "1", "1/0", "a/b"])
+def test_a_share_that_makes_no_sense_is_refused(text, capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments(["--mutants", "--share", text])
+    assert "takes K/N" in capsys.readouterr().err
+
+
+def test_a_share_goes_with_mutants(capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments(["--share", "1/10"])
+    assert "--share goes with --mutants" in capsys.readouterr().err
 
 
 def test_no_mutant_is_stale():
@@ -141,7 +156,7 @@ def test_no_mutant_is_stale():
 
 
 def test_every_mutant_names_a_case_and_what_that_proves():
-    mutants = [seeded.mutant for seeded in all_mutants()]
+    mutants = [seeded.mutant for seeded in all_mutants() if seeded.side != SUITE_SIDE]
     tests = {(test.id, test.api): test for test in all_tests([load_languages()[LANGUAGE]])}
     known = {requirement.id for requirement in load_spec().requirements}
     for one in mutants:

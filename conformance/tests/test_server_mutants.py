@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 
 import pytest
+from ticketing_conformance.mutants import MUTANTS_DIR, SUITE_SIDE
 from ticketing_conformance.mutate import Mutant, check, load_mutants
-from ticketing_conformance.server_suite.mutants import LIST
 
 # The suite's own conftest registers its markers; here its modules are only looked at.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnknownMarkWarning")
 
-MUTANTS = load_mutants(LIST)
+MUTANTS = load_mutants(MUTANTS_DIR / f"{SUITE_SIDE}.toml")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.id for mutant in MUTANTS])

@@ -56,6 +56,16 @@ class Found:
     broken: dict[str, str] = field(default_factory=dict)
 
 
+def share_of(text: str) -> tuple[int, int]:
+    """`1/10` as (1, 10)."""
+    number, slash, shares = text.partition("/")
+    if not (
+        slash and number.isdecimal() and shares.isdecimal() and 1 <= int(number) <= int(shares)
+    ):
+        raise argparse.ArgumentTypeError(f"takes K/N with K from 1 to N, as 1/10, not {text}")
+    return int(number), int(shares)
+
+
 def parse_arguments(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Options of the harness; what it does not know goes to pytest."""
     suites = [*suite_paths(), SERVER_SUITE]
@@ -89,11 +99,15 @@ def parse_arguments(arguments: list[str]) -> tuple[argparse.Namespace, list[str]
     )
     parser.add_argument(
         "--mutants",
-        nargs="?",
-        type=int,
-        const=0,
-        metavar="COUNT",
-        help="instead of all this, show that seeded bugs are caught: all, or COUNT spread over all",
+        action="store_true",
+        help="instead of all this, show that seeded bugs are caught",
+    )
+    parser.add_argument(
+        "--share",
+        type=share_of,
+        default=(1, 1),
+        metavar="K/N",
+        help="with --mutants: only the K-th of N shares, each spread over all lists",
     )
     parser.add_argument(
         "--mutant", action="append", default=[], metavar="ID", help="only this seeded bug"
@@ -104,6 +118,8 @@ def parse_arguments(arguments: list[str]) -> tuple[argparse.Namespace, list[str]
     for suite in options.suite:
         if suite not in suites:
             parser.error(f"--suite takes one of {', '.join(suites)}, not {suite}")
+    if options.share != (1, 1) and not options.mutants:
+        parser.error("--share goes with --mutants")
     if options.server and options.suite != [SERVER_SUITE]:
         parser.error("--server goes with the server suite alone: the others start their servers")
     for name in options.only:
@@ -260,8 +276,8 @@ def unknown_cases(languages: list[Language], patterns: list[str], suites: list[s
 def main(arguments: list[str]) -> int:
     """Run it all; returns the exit code: 0 only if nothing failed and something passed."""
     options, rest = parse_arguments(arguments)
-    if options.mutants is not None or options.mutant:
-        return prove(options.mutants or 0, options.mutant, options.report)
+    if options.mutants or options.mutant:
+        return prove(options.share, options.mutant, options.report)
     suites = chosen_suites(options)
     try:
         faults = refresh_golden() if not suites or IDENTITY in suites else []

@@ -1,7 +1,8 @@
 """The harness proves itself: each seeded bug must make the case fail that is named for it.
 
-`mutants/client.toml` has bugs of the Python client, `mutants/server.toml` of the server. The named
-cases are run once without a bug, where they must pass, and once with each, where they must fail.
+`mutants/client.toml` has bugs of the Python client, `mutants/server.toml` of the server, and
+`mutants/server_suite.toml` those that a test of the server suite must catch. The named cases are
+run once without a bug, where they must pass, and once with each, where they must fail.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from ticketing_conformance.context import SECRET
 from ticketing_conformance.mutate import Mutant, StaleMutant, check, load_mutants
 from ticketing_conformance.real_server import ServerBroken
 from ticketing_conformance.server_pool import ServerPool
+from ticketing_conformance.server_suite.mutants import failure_with, failure_without
 from ticketing_conformance.tests_of import Test, Tools, all_tests, file_tests
 
 MUTANTS_DIR = HARNESS_DIR / "mutants"
-SIDES = ("client", "server")
+SUITE_SIDE = "server_suite"
+SIDES = ("client", "server", SUITE_SIDE)
 LANGUAGE = "python"
 # Cases wait more than they compute, so more of them than there are cores run at once.
 THREADS = 8
@@ -67,11 +70,10 @@ def all_mutants() -> list[Seeded]:
     ]
 
 
-def choose(mutants: Sequence[Seeded], count: int) -> list[Seeded]:
-    """`count` of them, spread evenly over the lists; 0 is all."""
-    if not 0 < count < len(mutants):
-        return list(mutants)
-    return [mutants[number * len(mutants) // count] for number in range(count)]
+def choose(mutants: Sequence[Seeded], share: tuple[int, int]) -> list[Seeded]:
+    """The k-th of n shares, each spread evenly over the lists; (1, 1) is all."""
+    number, shares = share
+    return list(mutants[number - 1 :: shares])
 
 
 def _mutated(language: Language, seeded: Seeded) -> Language:
@@ -92,7 +94,8 @@ class Proof:
         self._language = language
         self._mutants = mutants
         suites = sorted({seeded.mutant.case.partition("/")[0] for seeded in mutants})
-        self._tests = {(test.id, test.api): test for test in all_tests([language], suites)}
+        tests = all_tests([language], suites) if suites else []
+        self._tests = {(test.id, test.api): test for test in tests}
         self._print = threading.Lock()
         self._mine = threading.local()
         self._all_tools: list[Tools] = []
@@ -102,10 +105,12 @@ class Proof:
         """Verdicts on the cases without a bug, then on each mutant."""
         wanted = {(one.mutant.case, one.mutant.api) for one in self._mutants}
         known = sorted(name for name in wanted if name in self._tests)
+        verdicts = self._suite_without()
         try:
             with ThreadPoolExecutor(THREADS) as threads:
-                verdicts = list(threads.map(self._without, known))
-                return verdicts + list(threads.map(self._with, self._mutants))
+                verdicts += threads.map(self._without, known)
+                verdicts += threads.map(self._with, self._mutants)
+                return verdicts
         finally:
             for tools in self._all_tools:
                 tools.servers.close()
@@ -118,6 +123,16 @@ class Proof:
             self._all_tools.append(self._mine.tools)
         tools: Tools = self._mine.tools
         return tools
+
+    def _suite_without(self) -> list[Verdict]:
+        """One verdict on all named tests of the server suite, which are a pytest run."""
+        cases = [one.mutant.case for one in self._mutants if one.side == SUITE_SIDE]
+        if not cases:
+            return []
+        started = time.monotonic()
+        reason = failure_without(cases)
+        fault = f"the server suite fails without any bug: {reason}" if reason else ""
+        return [Verdict("(none) server", "server", "", fault, reason, _since(started))]
 
     def _without(self, name: tuple[str, str]) -> Verdict:
         test = self._tests[name]
@@ -136,14 +151,17 @@ class Proof:
         try:
             check(mutant)
             test = self._tests.get((mutant.case, mutant.api))
-            if test is None:
+            if seeded.side == SUITE_SIDE:
+                reason = failure_with(seeded.path, mutant)
+                fault = "" if reason else f"{mutant.case} passes: {mutant.about}"
+            elif test is None:
                 fault = f"there is no case {mutant.case} under {mutant.api}"
             elif mutant.req not in test.requirements and test.requirements:
                 fault = f"{mutant.case} does not name {mutant.req}"
             else:
                 reason = self._seed(seeded, test)
                 fault = "" if reason else f"{mutant.case} passes: {mutant.about}"
-        except (StaleMutant, AdapterBroken, ServerBroken) as error:
+        except (StaleMutant, AdapterBroken, ServerBroken, RuntimeError) as error:
             fault = f"{error}"
         with self._print:
             print(
@@ -184,8 +202,11 @@ def _since(started: float) -> float:
     return round(time.monotonic() - started, 2)
 
 
-def prove(count: int, only: Iterable[str], report: Path) -> int:
-    """Run mutants and print what became of them; returns the exit code."""
+def prove(share: tuple[int, int], only: Iterable[str], report: Path) -> int:
+    """Run a share of the mutants, or those named, and print what became of them.
+
+    Returns the exit code.
+    """
     names = set(only)
     mutants = [one for one in all_mutants() if not names or one.mutant.id in names]
     unknown = names - {one.mutant.id for one in mutants}
@@ -193,7 +214,7 @@ def prove(count: int, only: Iterable[str], report: Path) -> int:
         print(f"there is no mutant {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
     started = time.monotonic()
-    verdicts = Proof(load_languages()[LANGUAGE], choose(mutants, count)).run()
+    verdicts = Proof(load_languages()[LANGUAGE], choose(mutants, share)).run()
     report.mkdir(parents=True, exist_ok=True)
     told = json.dumps([asdict(verdict) for verdict in verdicts], indent=1)
     (report / "mutants.json").write_text(told + "\n", encoding="utf-8")
