@@ -175,6 +175,19 @@ class TestExitCodes:
             assert server.process.wait(STOP_TIMEOUT_S) == 0
             assert server.log.endswith(" info stopped\n")
 
+    def test_0_without_standard_streams(self, tmp_path: Path) -> None:
+        """As of a daemon that closed them: no socket may get their numbers."""
+        ready = tmp_path / "ready"
+        script = f"exec {sys.executable} -m ticketing_server --listen 127.0.0.1:0"
+        process = subprocess.Popen(["sh", "-c", f"{script} --ready-file {ready} <&- >&- 2>&-"])
+        try:
+            eventually(ready.exists, "the server was to start")
+            for number in range(3):
+                assert os.readlink(f"/proc/{process.pid}/fd/{number}") == os.devnull
+        finally:
+            process.terminate()
+        assert process.wait(STOP_TIMEOUT_S) == 0
+
     def test_sigint_drains_too(self) -> None:
         with ServerProcess() as server:
             assert server.process is not None

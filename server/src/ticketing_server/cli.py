@@ -34,6 +34,7 @@ EXIT_DRAINED, EXIT_BUG, EXIT_SETTINGS, EXIT_BIND = 0, 1, 2, 3
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (the process's own) and return its exit code."""
+    _open_standard_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     if words == ["secret"]:
         print(new_secret())
@@ -63,6 +64,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BUG
     finally:
         writer.close()
+
+
+def _open_standard_streams() -> None:
+    """Put the null device where one was closed: else a socket gets its number, and our lines."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is given, and those below are taken.
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _refuse(error: Exception) -> int:
