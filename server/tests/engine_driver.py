@@ -168,3 +168,21 @@ class Driver:
             assert len(turns) < 10_000
         self.now = end_ns
         return turns
+
+
+def names(peered: Peered) -> list[str]:
+    return [name for name, _ in peered.take()]
+
+
+def only(peered: Peered) -> tuple[str, dict[str, Any]]:
+    frames = peered.take()
+    assert len(frames) == 1, frames
+    return frames[0]
+
+
+def error(peered: Peered) -> tuple[int, str]:
+    """The last word of a connection that was closed."""
+    name, fields = only(peered)
+    assert name == "error"
+    assert peered.close == "linger"
+    return fields["code"], bytes(fields["text"]).decode("ascii")
