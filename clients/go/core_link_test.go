@@ -349,3 +349,38 @@ func TestServerTextIsSanitised(t *testing.T) {
 		t.Fatal(text)
 	}
 }
+
+// E 1 with id 0 settles all that is unanswered, and none is sent again.
+func TestBadFrameAboutTheConnection(t *testing.T) {
+	r := readyRig(t)
+	ticket := r.hold("k", 60_000, 3)
+	_, acquiring := r.acquire(acquireOptions{}, "a")
+	_, extending := r.extend(ticket, 1000)
+	releasing := r.release(r.hold("b", 60_000, 4))
+	r.sent()
+	r.failed(0, wire.ErrorBadFrame, "op")
+	for _, c := range []*call{acquiring, extending, releasing} {
+		r.failedWith(c, ErrProtocol)
+	}
+	r.welcome(wire.RoleStandalone, "")
+	r.expectSent("extend key=k lease_ms=1 request_id=6 token=3") // A new one, to learn whether it is held.
+}
+
+func TestCloseWithoutAConnection(t *testing.T) {
+	r := readyRig(t)
+	r.hold("k", 60_000, 3)
+	closed := newCall()
+	r.core.close(closed, r.now)
+	r.run()
+	r.sent()
+	r.lose() // It does not reconnect for that.
+	r.succeeded(closed)
+	if len(r.connects) != 1 {
+		t.Fatal(r.connects)
+	}
+	r = newRig(t)
+	r.core.close(closed, r.now)
+	r.run()
+	r.failedWith(r.opened, ErrClosed)
+	r.succeeded(closed)
+}

@@ -241,3 +241,129 @@ func TestListenersHearOfTheEndOnce(t *testing.T) {
 		}
 	}
 }
+
+// What waits for something of a ticket ends with it: by loss, by release, and by close.
+func TestCallsEndWithTheirTicket(t *testing.T) {
+	for name, end := range map[string]struct {
+		end  func(r *rig, ticket *heldTicket)
+		with error
+	}{
+		"loss": {func(r *rig, ticket *heldTicket) {
+			r.reply("dropped", wire.Fields{"token": ticket.token, "reason": uint64(wire.DropOperator)})
+		}, ErrLost},
+		"release": {func(r *rig, ticket *heldTicket) { r.release(ticket) }, ErrNotHeld},
+		"close": {func(r *rig, _ *heldTicket) {
+			r.core.settings.releaseOnClose = false
+			r.core.close(newCall(), r.now)
+			r.run()
+		}, ErrClosed},
+	} {
+		r := readyRig(t)
+		ticket := r.hold("k", 60_000, 3)
+		unanswered, extending := r.extend(ticket, 1000)
+		_, deferred := r.extend(ticket, 2000)
+		_, cancelled := r.extend(ticket, 3000)
+		r.core.abandon(ticket.deferred[1], r.now)
+		handing := newCall()
+		r.core.tickets.handOver(ticket, handing, r.now)
+		r.run()
+		r.sent()
+		end.end(r, ticket)
+		r.failedWith(deferred, end.with)
+		r.failedWith(handing, end.with)
+		r.waits(cancelled)
+		if name == "release" { // It is on the wire, so its own answer says how it went.
+			r.waits(extending)
+			r.reply("extended", wire.Fields{"request_id": unanswered.id, "lease_ms": uint64(60_000)})
+			r.succeeded(extending)
+		} else {
+			r.failedWith(extending, end.with)
+		}
+	}
+}
+
+func TestExtendWithoutAnAnswer(t *testing.T) {
+	r := readyRig(t)
+	ticket := r.hold("k", 60_000, 3)
+	_, first := r.extend(ticket, 1000)
+	_, second := r.extend(ticket, 2000)
+	r.sent()
+	r.pass(5 * time.Second)
+	r.sent()
+	r.reply("ping", wire.Fields{"echo": uint64(0)})
+	r.pass(5 * time.Second)
+	for _, c := range []*call{first, second} {
+		err, is := r.outcome(c).err.(*Error)
+		if !is || err.Kind != KindConnection || !err.Timeout() {
+			t.Fatal(err)
+		}
+	}
+	r.reply("extended", wire.Fields{"request_id": uint64(2), "lease_ms": uint64(60_000)})
+	if len(r.disconnects) != 0 || ticket.state != held {
+		t.Fatal("a late answer did something")
+	}
+}
+
+func TestNotHeldToAnExtendOfAReleasedTicket(t *testing.T) {
+	r := readyRig(t)
+	ticket := r.hold("k", 60_000, 3)
+	req, extending := r.extend(ticket, 1000)
+	r.release(ticket)
+	r.sent()
+	r.about("not_held", req.id)
+	r.failedWith(extending, ErrNotHeld)
+}
+
+func TestAdoptWhatIsHeld(t *testing.T) {
+	r := readyRig(t)
+	r.hold("k", 60_000, 3)
+	c := newCall()
+	if _, err := r.core.adopt("3:k", acquireOptions{}, c, r.now); err != nil {
+		t.Fatal(err)
+	}
+	r.sent()
+	r.reply("extended", wire.Fields{"request_id": uint64(2), "lease_ms": uint64(30_000)})
+	r.failedWith(c, ErrNotHeld)
+	given, err := r.core.adopt("4:k", acquireOptions{}, newCall(), r.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.sent()
+	r.core.abandon(given, r.now)
+	r.reply("extended", wire.Fields{"request_id": given.id, "lease_ms": uint64(30_000)})
+	if len(r.core.tickets.held) != 1 {
+		t.Fatal("an abandoned adoption made a ticket")
+	}
+}
+
+// A long wait that is confirmed ends with its connection, its caller, its bound and its client.
+func TestConfirmingEnds(t *testing.T) {
+	start := func() (*rig, *request, *call) {
+		r := readyRig(t)
+		req, c := r.acquire(waiting(100, 60_000), "k")
+		r.sent()
+		r.pass(50 * time.Millisecond)
+		r.granted(req.id, 7, 50_000)
+		r.sent()
+		return r, req, c
+	}
+	r, req, _ := start()
+	r.core.abandon(req, r.now)
+	r.expectSent("release key=k request_id=3 token=7")
+	r, _, c := start()
+	r.core.close(newCall(), r.now)
+	r.run()
+	r.failedWith(c, ErrClosed)
+	r.expectSent("release key=k request_id=3 token=7")
+	r, _, c = start()
+	r.reconnect()
+	r.expectSent("extend key=k lease_ms=100 request_id=2 token=7")
+	r.waits(c)
+	r, _, c = start()
+	r.failed(2, wire.ErrorLeaseTooLong, "")
+	r.pass(time.Second)
+	r.expectSent("extend key=k lease_ms=100 request_id=3 token=7")
+	r.lose()
+	r.pass(59 * time.Second)
+	r.failedWith(c, ErrTimeout)
+}

@@ -177,3 +177,18 @@ func TestEnvironment(t *testing.T) {
 	_, err = Dial(context.Background(), "", Secret("wrong"))
 	expect(t, err, ErrAuth)
 }
+
+func TestIdentityOptions(t *testing.T) {
+	s := sharedServer(t)
+	c := s.dial(Name("worker 7"), ClientID(7), Seed([16]byte{1}), Fingerprint(make([]byte, 32)))
+	settings := c.driver.core.settings
+	if settings.label != "worker_7;go/"+Version || settings.clientID != 7 || settings.seed[0] != 1 {
+		t.Error(settings)
+	}
+	other := s.dial(Label("whole")).driver.core.settings
+	if other.label != "whole" || other.clientID == 7 || string(other.seed) == string(settings.seed) {
+		t.Error(other)
+	}
+	_, err := Dial(testContext(t), s.url, Fingerprint([]byte(strings.Repeat("f", 32))))
+	expect(t, err, ErrAuth)
+}
