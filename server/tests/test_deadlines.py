@@ -72,6 +72,8 @@ def test_same_as_a_sorted_list(steps: list[tuple[str, int]]) -> None:
         if not pending:
             assert deadlines.earliest_ns == NEVER
         assert all(deadlines.has(order) for order in pending)
+        assert all(order in deadlines.places()[order] for order in pending)
+        assert deadlines.places().keys() == pending.keys()
         assert not deadlines.has(-1)
 
 

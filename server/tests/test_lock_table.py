@@ -14,7 +14,12 @@ from struct import pack
 
 from ticketing_server.deadlines import NEVER
 from ticketing_server.limits import Limits
-from ticketing_server.lock_table import CONNECT_COMMAND, DISCONNECT_COMMAND, LockTable
+from ticketing_server.lock_table import (
+    CONNECT_COMMAND,
+    DISCONNECT_COMMAND,
+    RELEASE_KEYS,
+    LockTable,
+)
 from ticketing_server.queues import Link
 from ticketing_server.wire import ACQUIRE, ACQUIRE_SET, RELEASE, Command
 
@@ -180,6 +185,23 @@ def test_lengths_in_use_cost_little() -> None:
         return least_cpu(work, 100)
 
     assert cost(100_000) < COST_RATIO_MAX * cost(1)
+
+
+def test_many_stale_tokens_of_one_turn_cost_as_one() -> None:
+    """REQ-V3-MISMATCH: finding out that no ticket has a token is what is costly about it."""
+
+    def cost(releases: int) -> float:
+        bench = Bench()
+        commands = [bench.acquire(b"%d" % n, lease_ms=1_000 + 70 * n) for n in range(20_000)]
+        bench.apply(commands)
+        stale = [(RELEASE_KEYS, bench.release(b"", b"")[1], bytes(8), (b"x",))] * releases
+
+        def work() -> None:
+            bench.apply(stale)
+
+        return least_cpu(work)
+
+    assert cost(200) < COST_RATIO_MAX * cost(1)
 
 
 def test_tickets_that_all_end_at_once_are_all_told() -> None:

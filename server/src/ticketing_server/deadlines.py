@@ -130,14 +130,15 @@ class Deadlines(Generic[OrderT, ItemT]):
 
     def has(self, order: OrderT) -> bool:
         """Whether an item with this order is pending; costs a look into every bucket."""
-        return any(
-            order in bucket
-            for bucket in (
-                self._near_bucket,
-                *self._far.values(),
-                *{id(entry[3]): entry[3] for entry in self._near}.values(),
-            )
-        )
+        return any(order in bucket for bucket in self._buckets())
+
+    def places(self) -> dict[OrderT, dict[OrderT, ItemT]]:
+        """Return the bucket of each item that is pending; costs a look at every item."""
+        return {order: bucket for bucket in self._buckets() for order in bucket}
+
+    def _buckets(self) -> list[dict[OrderT, ItemT]]:
+        opened = {id(entry[3]): entry[3] for entry in self._near}
+        return [self._near_bucket, *self._far.values(), *opened.values()]
 
     def _sweep(self) -> None:
         """Drop emptied buckets, so that memory follows what is pending, not what ever was."""

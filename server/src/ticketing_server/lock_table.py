@@ -93,6 +93,7 @@ class LockTable(TableState):
         find = slots.get
         leases = self._leases_of_turn
         leases.clear()
+        self._places = None
         last_word = b""
         lease: Lease | None = None
         held_keys_max = self._limits.held_keys
@@ -253,12 +254,24 @@ class LockTable(TableState):
             link.out += RELEASED, request_id
             self._results[op, "released"] += 1
             self._end_by(link, ticket, now)
-        elif self._leases.has(token):
+        elif self._is_live(token):
             link.out += OTHER_KEYS, request_id
             self._results[op, "error"] += 1
         else:
             link.out += NOT_HELD, request_id
             self._results[op, "not_held"] += 1
+
+    def _is_live(self, token: bytes) -> bool:
+        """Whether a ticket has this token, whatever its keys.
+
+        Tickets are found by key, so the first look of a turn goes over all of them. The others
+        cost nothing: else one link with many stale tokens would hold up everybody.
+        """
+        if self._places is None:
+            self._places = self._leases.places()
+        bucket = self._places.get(token)
+        # One that is not there any more has ended in this turn, or has another lease.
+        return bucket is not None and (token in bucket or self._leases.has(token))
 
     def _extend(self, link: Link, request_id: bytes, token: bytes, tail: bytes, now: int) -> bool:
         (lease_ms,) = _U32.unpack_from(tail)

@@ -132,6 +132,8 @@ class TableState:
         self._waits: Deadlines[int, Waiter] = Deadlines(_wait_end)
         self._graces: Deadlines[int, Waiter] = Deadlines(_grace_end)
         self._leases_of_turn: dict[bytes, Lease] = {}
+        self._places: dict[bytes, dict[bytes, Ticket]] | None = None
+        """Bucket by token as of the first look for a token alone in this turn."""
 
     # State in numbers
 
