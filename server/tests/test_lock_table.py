@@ -190,9 +190,10 @@ def test_lengths_in_use_cost_little() -> None:
 def test_many_stale_tokens_of_one_turn_cost_as_one() -> None:
     """REQ-V3-MISMATCH: finding out that no ticket has a token is what is costly about it."""
 
-    def cost(releases: int) -> float:
+    def cost(releases: int, lengths: int = 20_000) -> float:
         bench = Bench()
-        commands = [bench.acquire(b"%d" % n, lease_ms=1_000 + 70 * n) for n in range(20_000)]
+        leases = [1_000 + 70 * (n % lengths) for n in range(20_000)]
+        commands = [bench.acquire(b"%d" % n, lease_ms=leases[n]) for n in range(20_000)]
         bench.apply(commands)
         stale = [(RELEASE_KEYS, bench.release(b"", b"")[1], bytes(8), (b"x",))] * releases
 
@@ -202,6 +203,7 @@ def test_many_stale_tokens_of_one_turn_cost_as_one() -> None:
         return least_cpu(work)
 
     assert cost(200) < COST_RATIO_MAX * cost(1)
+    assert COST_RATIO_MAX * cost(1, lengths=1) < cost(1)
 
 
 def test_tickets_that_all_end_at_once_are_all_told() -> None:

@@ -132,6 +132,11 @@ class Deadlines(Generic[OrderT, ItemT]):
         """Whether an item with this order is pending; costs a look into every bucket."""
         return any(order in bucket for bucket in self._buckets())
 
+    @property
+    def bucket_count(self) -> int:
+        """About how many buckets there are."""
+        return len(self._far) + 1
+
     def places(self) -> dict[OrderT, dict[OrderT, ItemT]]:
         """Return the bucket of each item that is pending; costs a look at every item."""
         return {order: bucket for bucket in self._buckets() for order in bucket}

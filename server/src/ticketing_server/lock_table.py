@@ -94,6 +94,7 @@ class LockTable(TableState):
         leases = self._leases_of_turn
         leases.clear()
         self._places = None
+        self._looks = 0
         last_word = b""
         lease: Lease | None = None
         held_keys_max = self._limits.held_keys
@@ -264,10 +265,14 @@ class LockTable(TableState):
     def _is_live(self, token: bytes) -> bool:
         """Whether a ticket has this token, whatever its keys.
 
-        Tickets are found by key, so the first look of a turn goes over all of them. The others
-        cost nothing: else one link with many stale tokens would hold up everybody.
+        Tickets are found by key, so each look goes over all buckets of leases, until the looks of
+        a turn have cost as much as one over all tickets. The others cost nothing after that: else
+        one link with many stale tokens would hold up everybody.
         """
         if self._places is None:
+            self._looks += self._leases.bucket_count
+            if self._looks < self.tickets:
+                return self._leases.has(token)
             self._places = self._leases.places()
         bucket = self._places.get(token)
         # One that is not there any more has ended in this turn, or has another lease.

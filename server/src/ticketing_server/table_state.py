@@ -133,7 +133,8 @@ class TableState:
         self._graces: Deadlines[int, Waiter] = Deadlines(_grace_end)
         self._leases_of_turn: dict[bytes, Lease] = {}
         self._places: dict[bytes, dict[bytes, Ticket]] | None = None
-        """Bucket by token as of the first look for a token alone in this turn."""
+        """Bucket by token, as of this turn's first look for a token alone that needed it."""
+        self._looks = 0
 
     # State in numbers
 
