@@ -137,6 +137,7 @@ class Network:
         self.sync_ns = 5 * MS
         self.events: list[tuple[int, int, str, int, object]] = []
         self.counters: dict[str, int] = {}
+        self.paused: dict[int, int] = {}
         self.last_saved: dict[int, int] = {}
         self._order = 0
         members = tuple((slot, node) for node, slot in self.slots.items())
@@ -237,6 +238,12 @@ class Network:
             when, _, kind, node, what = heappop(self.events)
             self.now_ns = max(self.now_ns, when)
             core = self.nodes.get(node)
+            paused_until = self.paused.get(node, 0)
+            if paused_until > self.now_ns:
+                # Nothing is lost: it reads all of it, in this order, when it goes on.
+                self._order += 1
+                heappush(self.events, (paused_until, self._order, kind, node, what))
+                continue
             if core is None:
                 if isinstance(what, InstallSnapshot):
                     self._at(50 * MS, "broken", what.sender, node)
@@ -271,14 +278,12 @@ class Network:
         leading = [core for core in self.nodes.values() if core.role == LEADER]
         return max(leading, key=lambda core: core.term, default=None)
 
-    def propose(self, payload: bytes) -> int | None:
-        """Give a command to any node that thinks it leads."""
+    def propose(self, payload: bytes) -> None:
+        """Give a command to every node that thinks it leads and isn't stopped."""
         for node, core in self.nodes.items():
-            if core.role == LEADER and core.may_propose:
-                index = core.propose(payload, self.now_ns)
+            if core.may_propose and self.paused.get(node, 0) <= self.now_ns:
+                core.propose(payload + b" to %d" % node, self.now_ns)
                 self._after(node)
-                return index
-        return None
 
     def settle(self, node: int) -> None:
         """Take up what a call made to a node from outside had as its effects."""
@@ -324,13 +329,16 @@ class Network:
     def knock(self) -> None:
         """Let every node that votes nowhere ask the leader for its slot."""
         leader = self.leader()
+        if leader is None or self.paused.get(leader.node_id, 0) > self.now_ns:
+            return
         for node, core in self.nodes.items():
-            if leader is not None and not core.is_voter:
+            if not core.is_voter:
                 leader.join(node, self.slots[node], self.now_ns)
                 self._after(leader.node_id)
 
     def heal(self) -> None:
         """End all faults and start who is down."""
+        self.paused.clear()
         self.cut.clear()
         self.loss = self.double = 0.0
         for node in self.disks:

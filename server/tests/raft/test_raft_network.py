@@ -9,9 +9,10 @@ from raft_network import Broken, Network
 from ticketing_server.raft.timing import MS
 
 SEEDS = 200
-BATCH_OF_SEEDS = 20
-SLICE_NS = 40 * MS
+BATCH_OF_SEEDS = 40
+SLICE_NS = 60 * MS
 SLICES = 60
+PAUSES_MS = (100, 250, 380, 700, 1500)
 
 
 def disturb(net: Network) -> None:
@@ -19,7 +20,7 @@ def disturb(net: Network) -> None:
     chance = net.random.random()
     alive, all_nodes = list(net.nodes), list(net.disks)
     down = [node for node in all_nodes if node not in net.nodes]
-    if chance < 0.06 and len(down) < (len(all_nodes) + 1) // 2:
+    if chance < 0.07 and len(down) < (len(all_nodes) + 1) // 2:
         net.crash(net.random.choice(alive))
     elif chance < 0.16 and down:
         net.start(net.random.choice(down))
@@ -38,10 +39,13 @@ def disturb(net: Network) -> None:
         net.delay_ns = net.random.choice([2, 10, 80]) * MS
     elif chance < 0.42:
         net.sync_ns = net.random.choice([1, 5, 60]) * MS
-    elif chance < 0.45:
+    elif chance < 0.50:
+        net.paused[net.random.choice(all_nodes)] = net.now_ns + net.random.choice(PAUSES_MS) * MS
+    elif chance < 0.53:
         leader = net.leader()
-        if leader is not None and leader.transfer(net.now_ns):
-            net.count("transfer")
+        if leader is not None and net.paused.get(leader.node_id, 0) <= net.now_ns:
+            if leader.transfer(net.now_ns):
+                net.count("transfer")
             net.settle(leader.node_id)
 
 

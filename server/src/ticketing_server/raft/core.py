@@ -34,6 +34,8 @@ from ticketing_server.raft.state import (
 from ticketing_server.raft.timing import Timing, Windows
 
 _FOUNDING_TERM = 1
+_DOUBLINGS_MAX = 8
+"""Far more than it takes until a retry is as late as any election."""
 
 
 def founding_entry(configuration: Configuration) -> Entry:
@@ -125,6 +127,8 @@ class Raft(Leading):
             self._set_retry()
         else:
             self._has_postponed = False
+            if self.role != FOLLOWER:
+                self._attempts = min(self._attempts + 1, _DOUBLINGS_MAX)
             self._pre_campaign()
         self._was_stalled = False
 
@@ -211,7 +215,6 @@ class Raft(Leading):
         self.role = PRE_CANDIDATE
         self.leader = None
         self._set_retry()
-        self._attempts += 1
         self._votes = {}
         for node in sorted(self.configuration.voters - {self.node_id}):
             self._now.append(self._vote_request(node, self.term + 1, pre=True, transfer=False))

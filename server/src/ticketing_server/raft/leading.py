@@ -148,7 +148,7 @@ class Leading(Following):
             if not entries and not even_empty:
                 return
             self._send_append(node, previous, previous_term, entries)
-            peer.sent(entries)
+            peer.sent(entries, self.rounds.last)
             even_empty = False
 
     def _send_append(
@@ -209,7 +209,7 @@ class Leading(Following):
             # Its word that it has the snapshot may be lost: asked this way it says so again.
             self._send_append(message.sender, peer.snapshot.index, peer.snapshot.term, ())
             return
-        peer.paused = False
+        peer.heard_round(message.round)
         if peer.match < self.log.last_index or peer.state == PROBE:
             # Where an append was lost, the empty one behind it is refused and shows it.
             self._replicate(message.sender, even_empty=True)

@@ -35,7 +35,9 @@ class Progress:
         """When it last answered; the election counts as once."""
         self.answered = False
         self.paused = False
-        """Probing: an append is on its way."""
+        """Probing: an append is on its way, …"""
+        self.paused_round = 0
+        """… sent after this round."""
         self.snapshot: Snapshot | None = None
         """The one that was sent last."""
         self._inflight: deque[tuple[int, int]] = deque()
@@ -56,10 +58,16 @@ class Progress:
             and self._inflight_bytes < windows.bytes
         )
 
-    def sent(self, entries: tuple[Entry, ...]) -> None:
-        """Count an append that leaves now."""
+    def heard_round(self, number: int) -> None:
+        """Take the reply to a heartbeat: one that was sent before the probe says nothing of it."""
+        if number > self.paused_round:
+            self.paused = False
+
+    def sent(self, entries: tuple[Entry, ...], last_round: int) -> None:
+        """Count an append that leaves now, after this heartbeat round."""
         if self.state == PROBE:
             self.paused = True
+            self.paused_round = last_round
         elif entries:
             size = sum(entry.size for entry in entries)
             self._inflight.append((entries[-1].index, size))
