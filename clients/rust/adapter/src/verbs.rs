@@ -167,6 +167,10 @@ impl Verbs {
     }
 
     pub async fn run(self: Arc<Self>, verb: String, fields: Fields) -> Answer {
+        let below_zero = |item: &Item| matches!(item, Item::Number(number) if *number < 0);
+        if fields.names().any(|name| name.ends_with("_ms") && fields.items(name).iter().any(below_zero)) {
+            return Answer::unsupported(); // A std::time::Duration has no sign.
+        }
         let done = match verb.as_str() {
             "hello" => Ok(Answer::ok()
                 .with("protocol", 1)
