@@ -571,3 +571,23 @@ def test_a_client_of_a_loop_that_ended_says_so(server: ServerThread) -> None:
     with pytest.raises(RuntimeError, match="event loop that opened the client"):
         run(client.ping)
     run(client.close)
+
+
+def test_no_body_starts_without_the_lock(server: ServerThread) -> None:
+    """REQ-SCOPE-REPORT: nor does an outer one go on when an inner one has released it."""
+
+    async def main() -> None:
+        async with ticketing.connect(server.url) as client:
+            async with client.acquire("k") as ticket:
+                with pytest.raises(RuntimeError, match="entered already"):
+                    async with ticket:
+                        pytest.fail("the body of an entered ticket was run")
+                await ticket.extend()
+            handed_over = await client.acquire("j")
+            await handed_over.hand_over()
+            for ended in (ticket, handed_over):
+                with pytest.raises(ticketing.NotHeldError):
+                    async with ended:
+                        pytest.fail("a body was run without its lock")
+
+    run(main)

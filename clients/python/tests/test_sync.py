@@ -46,6 +46,24 @@ def test_acquire_release_extend_ping(server: ServerThread) -> None:
     assert_empty(server)
 
 
+def test_no_body_starts_without_the_lock(server: ServerThread) -> None:
+    """REQ-SCOPE-REPORT: nor does an outer one go on when an inner one has released it."""
+    client = ticketing.sync.connect(server.url)
+    with client.acquire("k") as ticket:
+        with pytest.raises(RuntimeError, match="entered already"), ticket:
+            pytest.fail("the body of an entered ticket was run")
+        ticket.extend()
+    handed_over = client.acquire("j")
+    handed_over.hand_over()
+    for ended in (ticket, handed_over):
+        with pytest.raises(ticketing.NotHeldError), ended:
+            pytest.fail("a body was run without its lock")
+    left = client.acquire("l")
+    client.close()
+    with pytest.raises(ticketing.TicketingError), left:
+        pytest.fail("a body was run without its lock")
+
+
 def test_hand_over_and_adopt(server: ServerThread) -> None:
     with (
         ticketing.sync.connect(server.url) as one,

@@ -11,7 +11,13 @@ from typing import Any, NoReturn
 
 from ticketing._clock import now_ns
 from ticketing._core.arguments import Duration
-from ticketing._core.tickets import HeldTicket, TicketState, lost_error, name_of
+from ticketing._core.tickets import (
+    HeldTicket,
+    TicketState,
+    lost_error,
+    name_of,
+    not_held_error,
+)
 from ticketing._driver import Driver
 from ticketing.errors import ClosedError, LostReason, TicketingError
 from ticketing.events import Key
@@ -93,6 +99,19 @@ class TicketFacts:
             ends = "until the client closes" if held.auto_extend else "until its lease is over"
             logger.warning("nobody can release the ticket for %s: held %s", name_of(held), ends)
 
+    def _check_entry(self, *, entered: bool) -> None:
+        """No body starts, or goes on, without the lock that it counts on."""
+        if self.is_lost:
+            raise lost_error(self._held)
+        error = not_held_error(self._held)
+        if error is not None:
+            raise error
+        if entered:
+            raise RuntimeError(
+                f"the ticket for {name_of(self._held)} is entered already: the inner body would"
+                " release it at its end"
+            )
+
     def _check_process(self) -> None:
         """A ticket belongs to the process that acquired it."""
         if not self._driver.in_its_process:
@@ -103,7 +122,8 @@ class TicketFacts:
 class Ticket(TicketFacts):
     """A granted acquisition. `async with ticket:` releases it at the end.
 
-    All methods belong to the event loop that the ticket was acquired on. A ticket that is
+    Entering raises LostError, NotHeldError or ClosedError where it is not held any more. All
+    methods belong to the event loop that the ticket was acquired on. A ticket that is
     garbage-collected is not released: a warning is logged, and it is held on.
     """
 
@@ -193,8 +213,7 @@ class Ticket(TicketFacts):
 
     async def __aenter__(self) -> Ticket:
         self._check_process()
-        if self.is_lost:
-            raise lost_error(self._held)
+        self._check_entry(entered=self._scope is not None)
         self._scope = _Scope(self._driver.loop, self._held)
         return self
 

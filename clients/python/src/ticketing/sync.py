@@ -195,14 +195,16 @@ def _close_unattended(runner: _Runner) -> None:
 class Ticket(TicketFacts):
     """A granted acquisition. `with ticket:` releases it at the end. All methods are thread-safe.
 
-    A ticket that is garbage-collected is not released: a warning is logged, and it is held on.
+    Entering raises LostError, NotHeldError or ClosedError where it is not held any more. A
+    ticket that is garbage-collected is not released: a warning is logged, and it is held on.
     """
 
-    __slots__ = ("__weakref__", "_runner")
+    __slots__ = ("__weakref__", "_entered", "_runner")
 
     def __init__(self, client: Client, runner: _Runner, held: HeldTicket) -> None:
         super().__init__(client, runner.driver, held)
         self._runner = runner
+        self._entered = False
 
     def release(self) -> None:
         """Give the key to the next waiter. Idempotent: called again it does what it did first.
@@ -289,8 +291,8 @@ class Ticket(TicketFacts):
 
     def __enter__(self) -> Ticket:
         self._check_process()
-        if self.is_lost:
-            raise lost_error(self._held)
+        self._check_entry(entered=self._entered)
+        self._entered = True
         return self
 
     def __exit__(

@@ -116,6 +116,16 @@ def lost_error(ticket: HeldTicket) -> LostError:
     )
 
 
+def not_held_error(ticket: HeldTicket) -> TicketingError | None:
+    """The error that a caller sees for a ticket that ended in another way; None while held."""
+    if ticket.state is TicketState.CLOSED:
+        return ClosedError(f"the client of the ticket for {name_of(ticket)} is closed")
+    if ticket.state is not TicketState.HELD or ticket.hand_over_waiter is not None:
+        was = "handed over" if ticket.hand_over_waiter is not None else ticket.state.value
+        return NotHeldError(f"the ticket for {name_of(ticket)} is {was}")
+    return None
+
+
 def name_of(subject: HeldTicket | Request) -> str:
     """The keys of a ticket or of an acquire, as a message shows them."""
     return ", ".join(repr(key) for key in subject.shown_keys)
@@ -251,12 +261,7 @@ class TicketDesk:
     def _not_usable(self, ticket: HeldTicket, now_ns: int) -> TicketingError | None:
         if self.lose_if_over(ticket, now_ns):
             return lost_error(ticket)
-        if ticket.state is TicketState.CLOSED:
-            return ClosedError(f"the client of the ticket for {name_of(ticket)} is closed")
-        if ticket.state is not TicketState.HELD or ticket.hand_over_waiter is not None:
-            was = "handed over" if ticket.hand_over_waiter is not None else ticket.state.value
-            return NotHeldError(f"the ticket for {name_of(ticket)} is {was}")
-        return None
+        return not_held_error(ticket)
 
     def _extend_by_itself(self, ticket: HeldTicket, now_ns: int) -> None:
         ticket.extend_ns = None
