@@ -281,9 +281,13 @@ class Network:
     def propose(self, payload: bytes) -> None:
         """Give a command to every node that thinks it leads and isn't stopped."""
         for node, core in self.nodes.items():
-            if core.may_propose and self.paused.get(node, 0) <= self.now_ns:
+            if core.may_propose and not self.is_paused(node):
                 core.propose(payload + b" to %d" % node, self.now_ns)
                 self._after(node)
+
+    def is_paused(self, node: int) -> bool:
+        """Whether a node is stopped at present."""
+        return self.paused.get(node, 0) > self.now_ns
 
     def settle(self, node: int) -> None:
         """Take up what a call made to a node from outside had as its effects."""
@@ -329,7 +333,7 @@ class Network:
     def knock(self) -> None:
         """Let every node that votes nowhere ask the leader for its slot."""
         leader = self.leader()
-        if leader is None or self.paused.get(leader.node_id, 0) > self.now_ns:
+        if leader is None or self.is_paused(leader.node_id):
             return
         for node, core in self.nodes.items():
             if not core.is_voter:
