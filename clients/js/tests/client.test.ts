@@ -145,7 +145,7 @@ test("waits end, and tries do not wait", async () => {
 
 test("leases longer than a timer may be", async () => {
   await using long = await Server.start(["--max-lease", "720h"]);
-  const client = await connect({ url: long.url });
+  await using client = await connect({ url: long.url });
   const leaseMs = 2 ** 31 + 1000;
   const ticket = await client.acquire("a", { leaseMs });
   await sleep(50);
@@ -235,8 +235,11 @@ test("REQ-ARGS-KEY REQ-ARGS-DURATION: a value of any wrong type is refused, or t
     error instanceof TicketingError && ["invalid_argument", "connection"].includes(error.kind);
   for (const name of names) {
     for (const value of odd) {
-      const opening = connect({ url: "ticketing://127.0.0.1:1", [name]: value } as never);
+      // No URL at all means the environment's.
+      process.env.TICKETING_URL = "ticketing://127.0.0.1:1";
+      const opening = connect({ [name]: value } as never);
       await assert.rejects(opening, isRefused, `${name} ${inspect(value)}`);
+      delete process.env.TICKETING_URL;
     }
   }
   const tls = "caFile certFile keyFile keyPassword serverName secureContext".split(" ");
@@ -397,7 +400,7 @@ test("a logger that throws hides nothing", async () => {
 });
 
 test("REQ-SHUT-ORDER REQ-SHUT-BOUND: close ends what waits and releases what is held", async () => {
-  const client = await connect(server.url);
+  await using client = await connect(server.url);
   const ticket = await client.acquire("a");
   const waiting = assert.rejects(client.acquire("a"), ClosedError);
   await server.until(({ waiters }) => waiters === 1);

@@ -41,7 +41,14 @@ export class Server implements AsyncDisposable {
     rmSync(ready, { force: true });
     const command = (process.env.TICKETING_TEST_SERVER ?? "python3 -m ticketing_server").split(" ");
     const all = this.flags.includes("--listen") ? this.flags : [...listen, ...this.flags];
-    const args = [...command.slice(1), ...all, "--ready-file", ready];
+    const args = [
+      ...command.slice(1),
+      ...all,
+      "--http-listen",
+      "127.0.0.1:0",
+      "--ready-file",
+      ready,
+    ];
     const env = { ...process.env, TICKETING_SECRET: this.secret };
     const child = spawn(command[0], args, { env, stdio: ["ignore", "ignore", "pipe"] });
     let said = "";
