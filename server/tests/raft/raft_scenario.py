@@ -146,7 +146,9 @@ class Scenario:
             messages=int(chosen.get("window", 64)), append_bytes=int(chosen.get("append", 1 << 19))
         )
         nodes = range(1, int(size) + 1)
-        self.configuration = Configuration(CLUSTER, tuple((node - 1, node) for node in nodes))
+        self.configuration = Configuration(
+            CLUSTER, tuple((node - 1, node) for node in nodes), int(size)
+        )
         for node in nodes:
             self.do_empty(str(node))
             self.core(str(node)).found(founding_entry(self.configuration), self.now_ns)

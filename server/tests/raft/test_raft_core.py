@@ -23,14 +23,15 @@ from ticketing_server.raft.messages import (
     Heartbeat,
     HeartbeatReply,
     VoteReply,
+    VoteRequest,
 )
 from ticketing_server.raft.progress import PROBE, REPLICATE, Progress
 from ticketing_server.raft.saves import Saves
 from ticketing_server.raft.state import FOLLOWER, LEADER, Restored
 from ticketing_server.raft.timing import MS, Timing, Windows
 
-CLUSTER = Configuration(b"sixteen bytes ..", ((0, 1), (1, 2), (2, 3)))
-ALONE = Configuration(CLUSTER.cluster_id, ((0, 1),))
+CLUSTER = Configuration(b"sixteen bytes ..", ((0, 1), (1, 2), (2, 3)), 3)
+ALONE = Configuration(CLUSTER.cluster_id, ((0, 1),), 1)
 
 
 def entropy() -> Iterator[int]:
@@ -201,6 +202,8 @@ def test_leave_forgets_learners_only() -> None:
     node = leading()
     assert node.join(13, 2, 410 * MS)
     assert not founded(CLUSTER).join(13, 2, 0)
+    assert not node.join(14, 3, 410 * MS)
+    assert not node.join(2, 2, 410 * MS)
     node.leave(13)
     node.leave(2)
     assert sorted(node.peers) == [2, 3]
@@ -225,6 +228,8 @@ def test_configurations_change_by_one_member() -> None:
             CLUSTER.with_member(slot, node)
     with pytest.raises(ValueError, match="cluster id has 3 bytes, takes 16"):
         encode_founding(Configuration(b"abc", ()))
+    with pytest.raises(ValueError, match="don't fill slots 0 to 2"):
+        encode_founding(fewer)
 
 
 def test_history_follows_the_log() -> None:
@@ -263,3 +268,83 @@ def test_added_members_count_from_the_entry_on() -> None:
     addition = Entry(2, 2, ADD, 0, encode_member(1, 2))
     node.step(Append(2, 1, 2, 1, 1, (addition,), 1, 1), 0)
     assert node.configuration.voters == {1, 2}
+
+
+def asked(node: Raft, now_ms: int, *, transfer: bool = False) -> bool:
+    """Ask a node of term 1 for its vote and return what it says."""
+    node.step(VoteRequest(2, 1, 2, False, 9, 1, transfer), now_ms * MS)
+    effects = node.take(now_ms * MS)
+    answers = [*effects.now, *effects.after_sync]
+    assert isinstance(answers[0], VoteReply)
+    return answers[0].granted
+
+
+def test_no_votes_for_400_ms_after_the_start_but_by_transfer() -> None:
+    assert not asked(founded(CLUSTER), 399)
+    assert asked(founded(CLUSTER), 399, transfer=True)
+    assert asked(founded(CLUSTER), 400)
+
+
+def test_no_votes_for_400_ms_after_a_leader_was_heard_but_by_transfer() -> None:
+    for now_ms, transfer, granted in ((999, False, False), (999, True, True), (1000, False, True)):
+        node = founded(CLUSTER)
+        node.step(Heartbeat(3, 1, 1, 0, 1), 600 * MS)
+        node.leader = None
+        node.take(600 * MS)
+        assert asked(node, now_ms, transfer=transfer) is granted
+
+
+def with_learner() -> Raft:
+    """Node 1 leads and has learner 13 for the slot of node 3, of which nothing more is heard."""
+    node = leading()
+    node.join(13, 2, 410 * MS)
+    node.step(AppendReply(13, 1, 2, True, 2, 0, 0, 1), 410 * MS)
+    return node
+
+
+def live(node: Raft, until_ms: int, heard: tuple[int, ...]) -> None:
+    """Tick every 50 ms; the disk takes all, and these peers answer each round at once."""
+    start_ms = node.now_ns // MS
+    for now_ms in range(start_ms, until_ms + 1, 50):
+        node.tick(now_ms * MS)
+        for peer in heard:
+            if peer in node.peers:
+                node.step(HeartbeatReply(peer, 1, node.term, node.rounds.last), now_ms * MS)
+        sync(node, now_ms * MS)
+
+
+def test_who_is_gone_is_replaced_only_while_a_majority_of_the_others_is_heard() -> None:
+    node = with_learner()
+    live(node, 9_950, (2, 13))
+    live(node, 10_500, (13,))
+    assert node.role == LEADER
+    assert node.configuration == CLUSTER
+    live(node, 10_600, (2, 13))
+    assert node.configuration.voters == {1, 2}
+    assert 3 not in node.peers
+
+
+def test_a_member_is_added_only_when_the_removal_is_committed() -> None:
+    node = with_learner()
+    live(node, 12_000, (2, 13))
+    assert node.configuration.voters == {1, 2}
+    node.step(AppendReply(13, 1, 2, True, 3, 0, 0, 1), 12_000 * MS)
+    live(node, 12_100, (2, 13))
+    assert node.commit == 2
+    node.step(AppendReply(2, 1, 2, True, 3, 0, 0, 1), 12_100 * MS)
+    live(node, 12_200, (2, 13))
+    assert (node.commit, node.configuration.voters) == (3, {1, 2, 13})
+
+
+def test_a_learner_that_lacks_what_is_committed_replaces_nobody() -> None:
+    node = leading()
+    node.join(13, 2, 410 * MS)
+    live(node, 12_000, (2, 13))
+    assert node.configuration == CLUSTER
+
+
+def test_nobody_is_replaced_before_the_terms_noop_is_committed() -> None:
+    node = with_learner()
+    node.commit = 1
+    live(node, 12_000, (2, 13))
+    assert node.configuration == CLUSTER

@@ -20,6 +20,8 @@ class Configuration(NamedTuple):
     cluster_id: bytes = b""
     members: tuple[tuple[int, int], ...] = ()
     """(slot, node id), slots rising."""
+    slots: int = 0
+    """How many slots there are, from 0 on; one is empty between a REMOVE and its ADD."""
 
     @property
     def voters(self) -> frozenset[int]:
@@ -59,7 +61,11 @@ def decode_member(payload: bytes) -> tuple[int, int]:
 
 
 def encode_founding(configuration: Configuration) -> bytes:
-    """Return the payload of entry 1; `ValueError` where the cluster id has a wrong length."""
+    """Return the payload of entry 1; `ValueError` where it isn't that of a new cluster."""
+    if [slot for slot, _ in configuration.members] != list(range(configuration.slots)):
+        raise ValueError(
+            f"members {configuration.members} don't fill slots 0 to {configuration.slots - 1}"
+        )
     if len(configuration.cluster_id) != CLUSTER_ID_BYTES:
         raise ValueError(
             f"cluster id has {len(configuration.cluster_id)} bytes, takes {CLUSTER_ID_BYTES}"
@@ -71,7 +77,7 @@ def encode_founding(configuration: Configuration) -> bytes:
 def decode_founding(payload: bytes) -> Configuration:
     """Return the configuration that entry 1 carries."""
     members = tuple(sorted(_MEMBER.iter_unpack(payload[CLUSTER_ID_BYTES:])))
-    return Configuration(payload[:CLUSTER_ID_BYTES], members)
+    return Configuration(payload[:CLUSTER_ID_BYTES], members, len(members))
 
 
 class History:

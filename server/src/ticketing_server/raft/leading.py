@@ -187,7 +187,7 @@ class Leading(Following):
 
     def _on_append_reply(self, message: AppendReply) -> None:
         peer = self._heard_from(message)
-        if peer is None or message.index > self.log.last_index:
+        if message.index > self.log.last_index:
             return
         if message.accepted:
             is_news = peer.accepted(message.index, self.log.base_index)
@@ -203,8 +203,6 @@ class Leading(Following):
 
     def _on_heartbeat_reply(self, message: HeartbeatReply) -> None:
         peer = self._heard_from(message)
-        if peer is None:
-            return
         if peer.state == SNAPSHOT and peer.snapshot is not None:
             # Its word that it has the snapshot may be lost: asked this way it says so again.
             self._send_append(message.sender, peer.snapshot.index, peer.snapshot.term, ())
@@ -214,10 +212,8 @@ class Leading(Following):
             # Where an append was lost, the empty one behind it is refused and shows it.
             self._replicate(message.sender, even_empty=True)
 
-    def _heard_from(self, message: AppendReply | HeartbeatReply) -> Progress | None:
-        peer = self.peers.get(message.sender)
-        if peer is None:
-            return None
+    def _heard_from(self, message: AppendReply | HeartbeatReply) -> Progress:
+        peer = self.peers[message.sender]
         peer.heard_ns = self.now_ns
         peer.answered = True
         if message.round > peer.round:
@@ -282,15 +278,16 @@ class Leading(Following):
     # Members
 
     def join(self, node: int, slot: int, now_ns: int) -> bool:
-        """Take an empty node as a learner for a slot; return whether it is one or a voter.
+        """Take an empty node as a learner for a slot of this cluster; return whether it is one.
 
         It belongs to no configuration and counts for nothing. When it has all that is
         committed and its slot's holder is unheard for 10 s, it takes its place.
         """
         self.now_ns = max(self.now_ns, now_ns)
-        if self.role != LEADER:
+        is_voter = node in self.configuration.voters
+        if self.role != LEADER or is_voter or not 0 <= slot < self.configuration.slots:
             return False
-        if node not in self.peers and node != self.node_id:
+        if node not in self.peers:
             self.peers[node] = Progress(self.log.last_index + 1, self.now_ns, slot)
             self._replicate(node, even_empty=True)
         return True
