@@ -25,6 +25,7 @@ from ticketing_server.raft.messages import (
 from ticketing_server.raft.progress import Progress
 from ticketing_server.raft.saves import Save, Saves
 from ticketing_server.raft.state import NodeState
+from ticketing_server.raft.timing import MS
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -165,6 +166,29 @@ def stamps_run_on_without_a_leader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leading, "cluster_time", lambda self, now_ns: now_ns)
 
 
+def answers_while_handing_over(patch: pytest.MonkeyPatch) -> None:
+    def is_confirmed(self: Leading) -> bool:
+        age_ns = self.now_ns - self.rounds.confirmed_sent_ns
+        return self.is_alone or (self.rounds.confirmed > 0 and age_ns < 350 * MS)
+
+    patch.setattr(Leading, "is_confirmed", property(is_confirmed))
+
+
+def leads_on_unheard(patch: pytest.MonkeyPatch) -> None:
+    def tick_leader(self: Leading) -> None:
+        self._begin_round()
+
+    patch.setattr(Leading, "_tick_leader", tick_leader)
+
+
+def campaigns_without_asking(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Raft, "_pre_campaign", lambda self: self._campaign(is_transfer=False))
+
+
+def backs_off_one_by_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Log, "last_at_most", lambda self, index, term: index - 1)
+
+
 FOUND_BY_SEEDS: dict[Patch, int] = {
     acks_before_the_sync: 20,
     reordered_append_truncates: 30,
@@ -186,6 +210,10 @@ FOUND_BY_SCENARIO: dict[Patch, str] = {
     first_sync_speaks_for_all: "append_aba",
     configuration_outlives_its_entry: "replaced_node",
     stamps_run_on_without_a_leader: "cluster_time",
+    answers_while_handing_over: "transfer",
+    leads_on_unheard: "election_leader_lost",
+    campaigns_without_asking: "prevote_checkquorum",
+    backs_off_one_by_one: "backup",
 }
 """What takes more than chance gives in some tens of seeds."""
 
