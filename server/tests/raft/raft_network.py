@@ -54,6 +54,11 @@ class Disk:
                 self.entries = {i: e for i, e in self.entries.items() if i < first}
                 self.entries.update((entry.index, entry) for entry in save.entries)
 
+    def has(self, entry: Entry) -> bool:
+        """Whether an entry is here, or in the snapshot."""
+        is_inside = self.snapshot is not None and entry.index <= self.snapshot.index
+        return is_inside or self.entries.get(entry.index) == entry
+
     def restored(self) -> Restored:
         base = self.snapshot.index if self.snapshot else 0
         entries = tuple(self.entries[i] for i in sorted(self.entries) if i > base)
@@ -192,6 +197,8 @@ class Network:
             before = core.commit
             effects = core.take(self.now_ns)
             self.checks.after(core, effects)
+            if core.role == LEADER and "replace" not in self.counters:
+                self._is_on_disks(effects.committed)
             if effects.save is not None:
                 known = self.last_saved.get(node, 0)
                 entries = effects.save.entries
@@ -212,6 +219,13 @@ class Network:
             elif before == core.commit:
                 break
         self._wake(node)
+
+    def _is_on_disks(self, entries: tuple[Entry, ...]) -> None:
+        """What a leader answers clients with survives any minority's loss, and all crashes."""
+        for entry in entries:
+            held = sum(disk.has(entry) for disk in self.disks.values())
+            if held <= len(self.disks) // 2:
+                raise Broken(f"{entry} is answered, and on {held} disks only")
 
     def _wake(self, node: int) -> None:
         wake = self.nodes[node].wake_ns()

@@ -190,12 +190,12 @@ def backs_off_one_by_one(patch: pytest.MonkeyPatch) -> None:
 
 
 FOUND_BY_SEEDS: dict[Patch, int] = {
-    acks_before_the_sync: 20,
-    reordered_append_truncates: 30,
-    votes_for_any_log: 20,
-    term_of_entries_is_not_compared: 20,
-    heartbeats_commit_what_is_not_there: 20,
-    stalls_on_a_lost_append: 10,
+    acks_before_the_sync: 5,
+    reordered_append_truncates: 10,
+    votes_for_any_log: 5,
+    term_of_entries_is_not_compared: 10,
+    heartbeats_commit_what_is_not_there: 5,
+    stalls_on_a_lost_append: 1,
 }
 """How many seeds it takes at most."""
 
