@@ -321,6 +321,7 @@ impl Driver {
             to_flush: false,
             write_failed: false,
             heard: false,
+            yielded: false,
             buffer: vec![0; READ_BYTES].into(),
         };
         if let Some(reason) = poll_fn(|cx| pump.poll(cx)).await {
@@ -366,12 +367,22 @@ struct Pump {
     /// It is for the reading to find out why: what the server said last may still be unread.
     write_failed: bool,
     heard: bool,
+    /// Whether callers that can run had their turn since this was woken.
+    yielded: bool,
     buffer: Box<[u8]>,
 }
 
 impl Pump {
     /// Ends with the reason, or without one where the core has left this connection.
+    ///
+    /// Woken, it first lets callers that can run queue what they want: the first of them has woken it, and one
+    /// write for all of them is cheaper than one for each.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<String>> {
+        self.yielded = !self.yielded;
+        if self.yielded {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         loop {
             if self.written == self.output.len() && !self.refill(cx) {
                 return Poll::Ready(None);
