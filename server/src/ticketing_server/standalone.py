@@ -166,7 +166,7 @@ class StandaloneEngine:
                 self._close(connection, Closing(c.ERROR_NOT_SERVING, "draining"))
             elif not connection.closing:
                 self._close_with(connection, "drained", connection.face.farewell())
-        self._event("drained", now_ns=now_ns)
+        self._event("drained")
 
     def force_release(self, key: bytes, token: int) -> bool:
         """See `Engine.force_release`."""
