@@ -138,12 +138,17 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return None
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """End adapters and servers of this process."""
-    if _STATE in config.stash:
-        tools = config.stash[_STATE].tools
-        wrong = tools.adapters.close()
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End adapters and servers of this process.
+
+    First of all: a worker of pytest-xdist that has reported its end is killed 10 s later, and
+    what it had not ended by then would stay.
+    """
+    if _STATE in session.config.stash:
+        tools = session.config.stash[_STATE].tools
         tools.servers.close()
+        wrong = tools.adapters.close()
         if wrong:
             raise pytest.UsageError("; ".join(wrong))
 
