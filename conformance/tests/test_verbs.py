@@ -35,7 +35,15 @@ PROXIED = """
 def run(steps, flags="dirty"):
     text = f"case c\n  about x\n  flags {flags}\n  timeout 30\n{steps}\n"
     (case,) = parse_cases(text, "behaviour", Path("c.case"))
-    return run_case(case, NOBODY, "sync", AdapterPool(), ServerPool())
+    return run_alone(case)
+
+
+def run_alone(case):
+    servers = ServerPool()
+    try:
+        return run_case(case, NOBODY, "sync", AdapterPool(), servers)
+    finally:
+        servers.close()
 
 
 @pytest.mark.parametrize(
@@ -131,5 +139,5 @@ def test_a_case_ends_at_its_time_out():
     (case,) = parse_cases(
         "case c\n  about x\n  timeout 0.2\n  repeat i 1..100\n    sleep 50\n  end\n", "b", Path("c")
     )
-    outcome = run_case(case, NOBODY, "sync", AdapterPool(), ServerPool())
+    outcome = run_alone(case)
     assert "longer than 0.2 s" in outcome.failure
