@@ -107,4 +107,4 @@ def test_memory_follows_what_is_pending() -> None:
         deadlines.open(number)
     deadlines.look_ahead()
     assert deadlines.earliest_ns == NEVER
-    assert len(deadlines._far) == 0
+    assert len(deadlines.by_place) == 0

@@ -19,7 +19,7 @@ OrderT = TypeVar("OrderT")
 
 NEVER = 1 << 63
 """Later than any time."""
-_BUCKET_BITS = 26
+BUCKET_BITS = 26
 _SWEEP_BUCKETS_MIN = 256
 
 
@@ -55,7 +55,7 @@ class Deadlines(Generic[OrderT, ItemT]):
     def __init__(self, due_ns: Callable[[ItemT], int]) -> None:
         self._due_ns = due_ns
         self._opened = -1
-        self._far: dict[int, dict[OrderT, ItemT]] = {}
+        self.by_place: dict[int, dict[OrderT, ItemT]] = {}
         self._far_order: list[int] = []
         self._near: list[tuple[int, Any, int, dict[OrderT, ItemT]]] = []
         self._serials = count()
@@ -68,35 +68,35 @@ class Deadlines(Generic[OrderT, ItemT]):
 
     def bucket(self, deadline_ns: int) -> dict[OrderT, ItemT]:
         """Return the dict that items due at this time belong into."""
-        place = deadline_ns >> _BUCKET_BITS
-        bucket = self._far.get(place)
+        place = deadline_ns >> BUCKET_BITS
+        bucket = self.by_place.get(place)
         if bucket is not None:
             return bucket
         if place <= self._opened:
             if deadline_ns < self.earliest_ns:
                 self.earliest_ns = deadline_ns
             return self._near_bucket
-        bucket = self._far[place] = {}
+        bucket = self.by_place[place] = {}
         heappush(self._far_order, place)
-        if len(self._far) > self._sweep_at:
+        if len(self.by_place) > self._sweep_at:
             # Not here: a bucket that was just returned is empty, too.
             self.earliest_ns = 0
-        begins_ns = place << _BUCKET_BITS
+        begins_ns = place << BUCKET_BITS
         if begins_ns < self.earliest_ns:
             self.earliest_ns = begins_ns
         return bucket
 
     def open(self, now_ns: int) -> None:
         """Make everything due until now, and shortly after, ready for `first_due`."""
-        opened = now_ns >> _BUCKET_BITS
+        opened = now_ns >> BUCKET_BITS
         if opened > self._opened:
             self._opened = opened
         while self._far_order and self._far_order[0] <= self._opened:
-            bucket = self._far.pop(heappop(self._far_order))
+            bucket = self.by_place.pop(heappop(self._far_order))
             for order, item in bucket.items():
                 entry = (self._due_ns(item), order, next(self._serials), bucket)
                 heappush(self._near, entry)
-        if len(self._far) > self._sweep_at:
+        if len(self.by_place) > self._sweep_at:
             self._sweep()
 
     def first_due(self) -> int | None:
@@ -123,9 +123,9 @@ class Deadlines(Generic[OrderT, ItemT]):
         due = self.first_due()
         if due is None:
             order = self._far_order
-            while order and not self._far[order[0]]:
-                del self._far[heappop(order)]
-            due = order[0] << _BUCKET_BITS if order else NEVER
+            while order and not self.by_place[order[0]]:
+                del self.by_place[heappop(order)]
+            due = order[0] << BUCKET_BITS if order else NEVER
         self.earliest_ns = due
 
     def has(self, order: OrderT) -> bool:
@@ -135,7 +135,7 @@ class Deadlines(Generic[OrderT, ItemT]):
     @property
     def bucket_count(self) -> int:
         """About how many buckets there are."""
-        return len(self._far) + 1
+        return len(self.by_place) + 1
 
     def places(self) -> dict[OrderT, dict[OrderT, ItemT]]:
         """Return the bucket of each item that is pending; costs a look at every item."""
@@ -143,11 +143,11 @@ class Deadlines(Generic[OrderT, ItemT]):
 
     def _buckets(self) -> list[dict[OrderT, ItemT]]:
         opened = {id(entry[3]): entry[3] for entry in self._near}
-        return [self._near_bucket, *self._far.values(), *opened.values()]
+        return [self._near_bucket, *self.by_place.values(), *opened.values()]
 
     def _sweep(self) -> None:
         """Drop emptied buckets, so that memory follows what is pending, not what ever was."""
-        self._far = {place: bucket for place, bucket in self._far.items() if bucket}
-        self._far_order = list(self._far)
+        self.by_place = {place: bucket for place, bucket in self.by_place.items() if bucket}
+        self._far_order = list(self.by_place)
         heapify(self._far_order)
-        self._sweep_at = max(_SWEEP_BUCKETS_MIN, 2 * len(self._far))
+        self._sweep_at = max(_SWEEP_BUCKETS_MIN, 2 * len(self.by_place))

@@ -32,7 +32,7 @@ from struct import Struct
 from typing import Any
 
 from ticketing_server import constants_gen as c
-from ticketing_server.deadlines import NEVER, Deadlines
+from ticketing_server.deadlines import BUCKET_BITS, NEVER, Deadlines
 from ticketing_server.limits import Limits
 from ticketing_server.queues import Link
 from ticketing_server.table_state import MS, Lease, TableState, keys_of
@@ -91,8 +91,11 @@ class LockTable(TableState):
             self.advance(now_ns)
         slots = self.slots
         find = slots.get
-        leases = self._leases_of_turn
-        leases.clear()
+        bucket_at = self._leases.by_place.get
+        new_bucket = self._leases.bucket
+        unpack_lease = _U32.unpack_from
+        # No lease begins on the fast path while no key is free.
+        lease_ms_max = self._limits.max_lease_ms if self._grace_until is None else 0
         self._places = None
         self._looks = 0
         last_word = b""
@@ -111,8 +114,13 @@ class LockTable(TableState):
                 if op == ACQUIRE:
                     if has_room and tail not in slots:
                         if word != last_word:
-                            lease = leases.get(word) or self._begin_lease(word, now_ns)
                             last_word = word
+                            lease = None
+                            (lease_ms,) = unpack_lease(word, 4)
+                            if 0 < lease_ms <= lease_ms_max:
+                                deadline = now_ns + lease_ms * MS
+                                bucket = bucket_at(deadline >> BUCKET_BITS)
+                                lease = (bucket or new_bucket(deadline), deadline, now_ns)
                         if lease is not None:
                             try:
                                 token = next_token()
@@ -143,7 +151,6 @@ class LockTable(TableState):
 
     def advance(self, now_ns: int) -> None:
         """Do what is due: by deadline; at the same one leases, waits, graces."""
-        self._leases_of_turn.clear()
         kinds: tuple[Deadlines[Any, Any], ...] = (self._leases, self._waits, self._graces)
         for kind in kinds:
             kind.open(now_ns)
@@ -224,9 +231,7 @@ class LockTable(TableState):
             if self.held_keys + len(keys) > self._limits.held_keys:
                 self._overloaded(link, op, request_id, "held_keys")
                 return True
-            lease = self._leases_of_turn.get(word) or self._begin_lease(word, now)
-            assert lease is not None
-            token = self._hold(keys, link.client, request_id, lease)
+            token = self._hold(keys, link.client, request_id, self._lease(lease_ms, now))
             link.out += GRANTED, request_id, token, NOT_WAITED
             self._results[op, "granted"] += 1
         elif wait_ms == c.WAIT_MS_TRY:

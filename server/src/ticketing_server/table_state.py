@@ -131,7 +131,6 @@ class TableState:
         self._leases: Deadlines[bytes, Ticket] = Deadlines(_lease_end)
         self._waits: Deadlines[int, Waiter] = Deadlines(_wait_end)
         self._graces: Deadlines[int, Waiter] = Deadlines(_grace_end)
-        self._leases_of_turn: dict[bytes, Lease] = {}
         self._places: dict[bytes, dict[bytes, Ticket]] | None = None
         """Bucket by token, as of this turn's first look for a token alone that needed it."""
         self._looks = 0
@@ -190,17 +189,10 @@ class TableState:
         block = _TOKEN_NUMBERS.pack(*range(end - 1, first - 1, -1))
         self._tokens[:] = _TOKEN_BYTES.unpack(block)
 
-    def _begin_lease(self, word: bytes, now: int) -> Lease | None:
-        """Make the lease that this word asks for, and keep it for the rest of the turn.
-
-        None where none may begin: its length is out of bounds, or no key is free yet.
-        """
-        (lease_ms,) = _U32.unpack_from(word, 4)
-        if not 0 < lease_ms <= self._limits.max_lease_ms or self._grace_until is not None:
-            return None
+    def _lease(self, lease_ms: int, now: int) -> Lease:
+        """Make the lease of a ticket that begins now."""
         deadline = now + lease_ms * MS
-        lease = self._leases_of_turn[word] = (self._leases.bucket(deadline), deadline, now)
-        return lease
+        return (self._leases.bucket(deadline), deadline, now)
 
     def _hold(
         self, keys: tuple[bytes, ...], client: bytes, request_id: bytes, lease: Lease
@@ -436,8 +428,7 @@ class TableState:
         link = waiter.link
         assert link is not None
         self._leave(waiter)
-        deadline = now + waiter.lease_ms * MS
-        lease = (self._leases.bucket(deadline), deadline, now)
+        lease = self._lease(waiter.lease_ms, now)
         token = self._hold(waiter.keys, waiter.client, waiter.request_id, lease)
         waited = now - waiter.arrived_ns
         waited_ms = _U32.pack(min(waited // MS, _WAITED_MS_MAX))
