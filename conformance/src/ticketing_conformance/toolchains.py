@@ -43,6 +43,7 @@ TOOLS = (
     Tool("make", "load generator", "make", ("make",)),
     Tool("clang", "C# and C formatting, C sanitizers", "clang", ("clang", "clang-format")),
     Tool("Redis", "the peer that the bench measures", "redis-server", ("redis-server",)),
+    Tool("etcd", "the bench's peer for clusters", "etcd", ("etcd-server", "etcd-client")),
     Tool("tshark", "the Wireshark dissector", "tshark", ("tshark",)),
     Tool("Chromium", "the dashboard in a browser", "chromium", ("chromium",)),
     Tool("Ruby", "Ruby constants", "ruby", ("ruby",)),
