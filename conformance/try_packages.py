@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import files
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +37,9 @@ def main() -> int:
         where = Path(package.__file__ or "").resolve()
         if ROOT / "clients" in where.parents:
             sys.exit(f"{package.__name__} comes from the tree, not from its package: {where}")
+    for name in ("ticketing-client", "ticketing-server"):
+        if not any(file.name == "LICENSE" for file in files(name) or ()):
+            sys.exit(f"the package {name} holds no LICENSE")
     with tempfile.TemporaryDirectory() as folder, ServerProcess() as server:
         program = Path(folder) / "example.py"
         program.write_text(example_of(ROOT / "README.md"))
