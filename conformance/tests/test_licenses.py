@@ -1,4 +1,4 @@
-"""Each package carries the licence itself: registries show what is in it, not what stands beside."""
+"""Each package carries the licence itself: registries show what is in it, nothing beside it."""
 
 from pathlib import Path
 
