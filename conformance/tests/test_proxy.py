@@ -157,11 +157,14 @@ def test_refusing_and_listening_again(pair):
 def test_a_server_that_refuses_looks_like_a_reset(pair):
     pair.server.refuse()
     host, _, port = pair.proxy.address.rpartition(":")
-    with socket.socket() as client, pytest.raises(ConnectionResetError):
-        client.settimeout(SECONDS)
+
+    def connect_and_read():
         # The reset may be there before connect has looked at its own outcome.
-        client.connect((host, int(port)))
-        client.recv(1)
+        with socket.create_connection((host, int(port)), SECONDS) as client:
+            client.recv(1)
+
+    with pytest.raises(ConnectionResetError):
+        connect_and_read()
 
 
 def test_unframed_bytes_go_through_as_they_come():
