@@ -13,7 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { HANDSHAKE_TIMEOUT_S = 5, IN_BYTES = 1 << 17, PINGS_MAX = 4 };
+enum { HANDSHAKE_TIMEOUT_S = 5, LEADER_TIMEOUT_S = 20, RETRY_US = 50000, IN_BYTES = 1 << 17, PINGS_MAX = 4 };
 
 static void *allocate(size_t count, size_t bytes)
 {
@@ -36,7 +36,8 @@ static int connect_unix(const char *path)
     return fd;
 }
 
-static int connect_tcp(const char *host, const char *port)
+/* -1 where nothing listens there. */
+static int try_tcp(const char *host, const char *port)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found, *each;
     int one = 1, fd = -1, failed = getaddrinfo(host, port, &hints, &found);
@@ -51,9 +52,16 @@ static int connect_tcp(const char *host, const char *port)
         fd = -1;
     }
     freeaddrinfo(found);
+    if (fd >= 0)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    return fd;
+}
+
+static int connect_tcp(const char *host, const char *port)
+{
+    int fd = try_tcp(host, port);
     if (fd < 0)
         fail_connection("can't connect to %s port %s: %s", host, port, strerror(errno));
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     return fd;
 }
 
@@ -75,17 +83,59 @@ static void lay_out(struct connection *connection, const struct options *options
     connection->out = allocate(1, connection->out_capacity);
 }
 
-void connection_open(struct connection *connection, unsigned number,
-                     const struct options *options, const struct protocol *protocol)
+/* True where requests may follow; else elsewhere is the leader, or empty. */
+static bool shake_hands(struct connection *connection, const struct options *options,
+                        const struct protocol *protocol, char elsewhere[ADDRESS_BYTES_MAX + 1])
 {
     struct timeval timeout = {.tv_sec = HANDSHAKE_TIMEOUT_S};
-    connection->number = number;
-    connection->fd = options->unix_path ? connect_unix(options->unix_path)
-                                        : connect_tcp(options->host, options->port);
     setsockopt(connection->fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
     setsockopt(connection->fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+    elsewhere[0] = '\0';
+    return protocol->open(connection, options, elsewhere);
+}
+
+static void open_to_leader(struct connection *connection, const struct options *options,
+                           struct endpoints *endpoints, const struct protocol *protocol)
+{
+    char elsewhere[ADDRESS_BYTES_MAX + 1];
+    for (unsigned tries = 0; tries < LEADER_TIMEOUT_S * 1000000 / RETRY_US; tries++) {
+        elsewhere[0] = '\0';
+        connection->fd = try_tcp(endpoints->now.host, endpoints->now.port);
+        if (connection->fd >= 0 && shake_hands(connection, options, protocol, elsewhere))
+            return;
+        if (connection->fd >= 0)
+            close(connection->fd);
+        if (elsewhere[0] == '\0')
+            endpoints_advance(endpoints);
+        else if (!endpoint_read(&endpoints->now, elsewhere, (unsigned)strlen(elsewhere)))
+            fail_reply("a leader at '%s', which is not HOST:PORT", elsewhere);
+        if (elsewhere[0] == '\0' || tries > 0)
+            usleep(RETRY_US);
+    }
+    fail_connection("no node of the cluster led for %d s", LEADER_TIMEOUT_S);
+}
+
+static void open_to_server(struct connection *connection, const struct options *options,
+                           const struct protocol *protocol)
+{
+    char elsewhere[ADDRESS_BYTES_MAX + 1];
+    connection->fd = options->unix_path ? connect_unix(options->unix_path)
+                                        : connect_tcp(options->host, options->port);
+    if (!shake_hands(connection, options, protocol, elsewhere))
+        fail_connection("the server does not lead, '%s' is said to; name all with --cluster",
+                        elsewhere);
+}
+
+void connection_open(struct connection *connection, unsigned number,
+                     const struct options *options, struct endpoints *endpoints,
+                     const struct protocol *protocol)
+{
+    connection->number = number;
     lay_out(connection, options, protocol);
-    protocol->open(connection, options);
+    if (endpoints->count > 0)
+        open_to_leader(connection, options, endpoints, protocol);
+    else
+        open_to_server(connection, options, protocol);
     fcntl(connection->fd, F_SETFL, O_NONBLOCK);
 }
 

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { ADDRESS_BYTES_MAX = 260 };
+
 /* A slot has one request in flight at most, so W slots make W in flight. */
 struct slot {
     uint64_t request_id; /* of its latest request */
@@ -47,8 +49,10 @@ struct protocol {
     const char *name;
     bool has_tokens;         /* the server numbers its grants */
     size_t request_bytes_max;
-    /* On a blocking socket: everything that precedes the first request. */
-    void (*open)(struct connection *connection, const struct options *options);
+    /* On a blocking socket: everything that precedes the first request. False where requests
+       belong elsewhere; elsewhere is then the leader, or empty where none is known. */
+    bool (*open)(struct connection *connection, const struct options *options,
+                 char elsewhere[ADDRESS_BYTES_MAX + 1]);
     /* Each writes one request to out and returns its length. */
     size_t (*put_acquire)(const struct connection *connection, struct slot *slot,
                           uint32_t wait_ms, uint32_t lease_ms, uint8_t *out);
@@ -63,9 +67,11 @@ struct protocol {
 
 extern const struct protocol protocol_ticketing, protocol_redis;
 
-/* Connects, makes the handshake, and leaves the socket non-blocking. */
+/* Connects, makes the handshake, and leaves the socket non-blocking. Where endpoints has any, it
+   goes to their leader, which endpoints then remembers. */
 void connection_open(struct connection *connection, unsigned number,
-                     const struct options *options, const struct protocol *protocol);
+                     const struct options *options, struct endpoints *endpoints,
+                     const struct protocol *protocol);
 
 /* For handshakes, on the blocking socket. */
 void connection_read_exactly(struct connection *connection, void *into, size_t bytes,

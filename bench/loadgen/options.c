@@ -17,6 +17,7 @@ static const char usage[] =
     "\n"
     "  --host HOST --port PORT  where the server listens (127.0.0.1, 5225)\n"
     "  --unix PATH              a Unix stream socket instead\n"
+    "  --cluster HOST:PORT,...  a cluster's nodes instead: the generator goes to their leader\n"
     "  --secret SECRET          shared secret (default: TICKETING_SECRET, else empty)\n"
     "  --connections N          1 to 10000 (50)\n"
     "  --in-flight W            requests in flight on each connection, 1 to 100000 (64)\n"
@@ -31,7 +32,7 @@ static const char usage[] =
     "  --wait-ms MS             wait of each acquire, 0 is a try (20000)\n"
     "  --lease-spread N         N different leases and waits in use, each 1 ms longer (1)\n"
     "  --cpu N                  pin the generator to this CPU\n"
-    "  --server-pid PID         report this process's CPU and memory\n"
+    "  --server-pid PID,...     report the CPU and memory of these processes, at most 8\n"
     "  --json                   print one JSON object\n"
     "\n"
     "Exit codes: 0 done, 1 connection, 2 usage, 3 a reply was wrong.\n";
@@ -72,6 +73,27 @@ static void key_bytes(struct options *options, const char *text)
              : options->key_bytes_min;
 }
 
+static void cluster(struct options *options, const char *text)
+{
+    if (!endpoints_read(&options->cluster, text))
+        fail_usage("--cluster is '%s'; it takes 1 to %d HOST:PORT with commas between", text,
+                   ENDPOINTS_MAX);
+}
+
+static void server_pids(struct options *options, const char *text)
+{
+    char copy[128], *rest = copy, *word;
+    if (strlen(text) >= sizeof copy)
+        fail_usage("--server-pid is '%s'; it takes at most %d processes", text, SERVERS_MAX);
+    memcpy(copy, text, strlen(text) + 1);
+    options->servers = 0;
+    while ((word = strsep(&rest, ",")) != NULL) {
+        if (options->servers == SERVERS_MAX)
+            fail_usage("--server-pid is '%s'; it takes at most %d processes", text, SERVERS_MAX);
+        options->server_pids[options->servers++] = (long)whole("server-pid", word, 1, 1u << 30);
+    }
+}
+
 static enum job job(const char *text)
 {
     if (strcmp(text, "pairs") == 0)
@@ -91,8 +113,8 @@ static const char *protocol(const char *text)
 }
 
 enum flag {
-    HELP = 256, PROTOCOL, JOB, HOST, PORT, UNIX, SECRET, CONNECTIONS, IN_FLIGHT, KEY_BYTES, KEYS,
-    DISTINCT_KEYS, HOLD, SECONDS, WARMUP, REQUESTS, LEASE_MS, WAIT_MS, LEASE_SPREAD, CPU,
+    HELP = 256, PROTOCOL, JOB, HOST, PORT, UNIX, CLUSTER, SECRET, CONNECTIONS, IN_FLIGHT,
+    KEY_BYTES, KEYS, DISTINCT_KEYS, HOLD, SECONDS, WARMUP, REQUESTS, LEASE_MS, WAIT_MS, LEASE_SPREAD, CPU,
     SERVER_PID, JSON
 };
 
@@ -103,6 +125,7 @@ static const struct option long_options[] = {
     {"host", required_argument, NULL, HOST},
     {"port", required_argument, NULL, PORT},
     {"unix", required_argument, NULL, UNIX},
+    {"cluster", required_argument, NULL, CLUSTER},
     {"secret", required_argument, NULL, SECRET},
     {"connections", required_argument, NULL, CONNECTIONS},
     {"in-flight", required_argument, NULL, IN_FLIGHT},
@@ -130,6 +153,7 @@ static void take(struct options *options, int option, const char *text)
     case HOST: options->host = text; break;
     case PORT: whole("port", text, 1, 65535); options->port = text; break;
     case UNIX: options->unix_path = text; break;
+    case CLUSTER: cluster(options, text); break;
     case SECRET: options->secret = text; break;
     case CONNECTIONS: options->connections = (unsigned)whole("connections", text, 1, 10000); break;
     case IN_FLIGHT: options->in_flight = (unsigned)whole("in-flight", text, 1, 100000); break;
@@ -146,7 +170,7 @@ static void take(struct options *options, int option, const char *text)
         options->lease_spread = (unsigned)whole("lease-spread", text, 1, 10000000);
         break;
     case CPU: options->cpu = (int)whole("cpu", text, 0, 1023); break;
-    case SERVER_PID: options->server_pid = (long)whole("server-pid", text, 1, 1u << 30); break;
+    case SERVER_PID: server_pids(options, text); break;
     case JSON: options->json = true; break;
     case HELP: fputs(usage, stdout); exit(0);
     default: fputs("see loadgen --help\n", stderr); exit(EXIT_USAGE);
@@ -158,6 +182,8 @@ static void check(struct options *options)
     bool redis = strcmp(options->protocol, "redis") == 0;
     if (redis && options->job == JOB_CONTENDED)
         fail_usage("--job contended needs a server with queues; --protocol redis has none");
+    if (options->cluster.count > 0 && (redis || options->unix_path))
+        fail_usage("--cluster goes with --protocol ticketing alone, and not with --unix");
     if (options->distinct_keys && options->job == JOB_CONTENDED)
         fail_usage("--distinct-keys and --job contended exclude each other");
     if (options->requests % 2 != 0)

@@ -2,18 +2,21 @@
 #ifndef OPTIONS_H
 #define OPTIONS_H
 
+#include "endpoints.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
 enum job { JOB_PAIRS, JOB_CONTENDED, JOB_HOLD };
 
-enum { KEY_BYTES_MAX = 128, KEY_BYTES_UNIQUE = 8 };
+enum { KEY_BYTES_MAX = 128, KEY_BYTES_UNIQUE = 8, SERVERS_MAX = 8 };
 
 struct options {
     const char *protocol;   /* "ticketing" or "redis" */
     const char *host;
     const char *port;
     const char *unix_path;  /* NULL: TCP */
+    struct endpoints cluster; /* its count is 0: one server, at host and port */
     const char *secret;
     enum job job;
     unsigned connections;
@@ -27,7 +30,8 @@ struct options {
     uint32_t lease_ms, wait_ms;
     unsigned lease_spread;  /* how many different leases and waits are in use */
     int cpu;                /* -1: not pinned */
-    long server_pid;        /* 0: not known */
+    long server_pids[SERVERS_MAX];
+    unsigned servers;       /* how many processes are known */
     bool json;
 };
 

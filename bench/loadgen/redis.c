@@ -83,10 +83,11 @@ static size_t put_ping(uint8_t *out)
     return (size_t)(put_text(out, "*1\r\n$4\r\nPING\r\n") - out);
 }
 
-static void open_connection(struct connection *connection, const struct options *options)
+static bool open_connection(struct connection *connection, const struct options *options,
+                            char elsewhere[ADDRESS_BYTES_MAX + 1])
 {
     char load[256], reply[5 + SHA_BYTES + 2];
-    (void)options;
+    (void)options, (void)elsewhere;
     int bytes = snprintf(load, sizeof load, "*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n$%zu\r\n%s\r\n",
                          strlen(script), script);
     connection_write_all(connection, load, (size_t)bytes);
@@ -96,6 +97,7 @@ static void open_connection(struct connection *connection, const struct options 
         memcmp(reply + 5 + SHA_BYTES, "\r\n", 2) != 0)
         fail_reply("SCRIPT LOAD was answered with '%.40s'", reply);
     memcpy(script_sha, reply + 5, SHA_BYTES);
+    return true;
 }
 
 __attribute__((cold)) static size_t refuse(const struct connection *connection,

@@ -59,13 +59,15 @@ static void print_json(const struct run *run, const struct figures *figures)
     print_latency_json("latency", &run->latency);
     if (run->shared_keys)
         print_latency_json("hand_off", &run->hand_off);
-    if (options->server_pid)
+    if (options->servers > 0)
         printf("\"server_cpu_us_per_request\": %.4f, \"server_rss_kib\": {\"opened\": %llu, "
                "\"filled\": %llu, \"window_start\": %llu, \"window_end\": %llu, "
                "\"emptied\": %llu}, ",
                figures->server_cpu_us, (llu)run->opened.server_rss_kib,
                (llu)run->filled.server_rss_kib, (llu)run->window_start.server_rss_kib,
                (llu)run->window_end.server_rss_kib, (llu)run->emptied.server_rss_kib);
+    if (options->cluster.count > 0)
+        printf("\"leader\": \"%s:%s\", ", run->endpoints.now.host, run->endpoints.now.port);
     printf("\"generator_cpu_us_per_request\": %.4f, \"held_per_s\": %.1f, "
            "\"verified\": {\"acquires\": %llu, \"granted\": %llu, \"releases\": %llu, "
            "\"released\": %llu}}\n",
@@ -97,9 +99,9 @@ static void print_text(const struct run *run, const struct figures *figures)
             print_latency("hand-off ", &run->hand_off);
         printf("generator  %.3f us CPU per request\n", figures->own_cpu_us);
     }
-    if (options->server_pid && options->job != JOB_HOLD)
+    if (options->servers > 0 && options->job != JOB_HOLD)
         printf("server     %.3f us CPU per request\n", figures->server_cpu_us);
-    if (options->server_pid)
+    if (options->servers > 0)
         printf("server RSS %.1f MiB opened, %.1f filled, %.1f at the end, %.1f emptied\n",
                (double)run->opened.server_rss_kib / 1024,
                (double)run->filled.server_rss_kib / 1024,

@@ -23,12 +23,15 @@ static uint64_t clock_ns(clockid_t clock)
 
 static void set_mark(struct run *run, struct mark *mark, uint64_t now_ns)
 {
-    long pid = run->options->server_pid;
+    const struct options *options = run->options;
     mark->ns = now_ns;
     mark->replies = run->grants + run->released;
     mark->own_cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-    mark->server_cpu_ns = pid ? server_cpu_ns(pid) : 0;
-    mark->server_rss_kib = pid ? server_rss_kib(pid) : 0;
+    mark->server_cpu_ns = mark->server_rss_kib = 0;
+    for (unsigned i = 0; i < options->servers; i++) {
+        mark->server_cpu_ns += server_cpu_ns(options->server_pids[i]);
+        mark->server_rss_kib += server_rss_kib(options->server_pids[i]);
+    }
 }
 
 static void watch(struct run *run, struct connection *connection, int operation)
@@ -195,6 +198,7 @@ void run_start(struct run *run, const struct options *options, const struct prot
     memset(run, 0, sizeof *run);
     run->options = options;
     run->protocol = protocol;
+    run->endpoints = options->cluster;
     run->hold_first_key = slots;
     run->next_key_number = slots + options->hold;
     run->connections = calloc(options->connections, sizeof *run->connections);
@@ -206,7 +210,7 @@ void run_start(struct run *run, const struct options *options, const struct prot
         (options->job == JOB_CONTENDED && run->shared_keys == NULL))
         fail_connection("no memory or no descriptor for %u connections", options->connections);
     for (unsigned i = 0; i < options->connections; i++) {
-        connection_open(&run->connections[i], i + 1, options, protocol);
+        connection_open(&run->connections[i], i + 1, options, &run->endpoints, protocol);
         run->connections[i].last_sent_ns = clock_ns(CLOCK_MONOTONIC);
         watch(run, &run->connections[i], EPOLL_CTL_ADD);
     }

@@ -27,6 +27,7 @@ struct run {
     const struct options *options;
     const struct protocol *protocol;
     struct connection *connections;
+    struct endpoints endpoints; /* of the cluster; its leader is the one of now */
     int epoll;
     enum stage stage;
     uint64_t outstanding; /* requests, over all connections */

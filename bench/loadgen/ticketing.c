@@ -14,7 +14,7 @@ enum {
     HEADER_BYTES = 3,
     HELLO_FIXED_BYTES = 1 + 8 + 4 + NONCE_BYTES + SHA256_BYTES,
     WELCOME_FIXED_BYTES = 1 + 2 + SHA256_BYTES + SHA256_BYTES,
-    LEADER_BYTES_MAX = 260,
+    LEADER_BYTES_MAX = ADDRESS_BYTES_MAX,
     ERROR_BYTES_MAX = 9 + 128,
     REQUEST_BYTES_MAX = HEADER_BYTES + 20 + KEY_BYTES_MAX,
 };
@@ -61,10 +61,10 @@ static inline uint64_t get_u64(const uint8_t *from)
     return be64toh(value);
 }
 
-/* The text of an E frame with other bytes than printable ASCII shown as '?'. */
+/* A text from the server with other bytes than printable ASCII shown as '?'. */
 static const char *printable(const uint8_t *text, size_t bytes)
 {
-    static char shown[129];
+    static char shown[ADDRESS_BYTES_MAX + 1];
     for (size_t i = 0; i < bytes; i++)
         shown[i] = text[i] >= 0x20 && text[i] <= 0x7E ? (char)text[i] : '?';
     shown[bytes] = '\0';
@@ -125,7 +125,8 @@ static size_t read_welcome(struct connection *connection,
     return bytes;
 }
 
-static void open_connection(struct connection *connection, const struct options *options)
+static bool open_connection(struct connection *connection, const struct options *options,
+                            char elsewhere[ADDRESS_BYTES_MAX + 1])
 {
     uint8_t greeting[GREETING_BYTES], nonce[NONCE_BYTES], proof[SHA256_BYTES];
     uint8_t welcome[WELCOME_FIXED_BYTES + LEADER_BYTES_MAX];
@@ -143,9 +144,10 @@ static void open_connection(struct connection *connection, const struct options 
     hmac_end(&hmac, proof);
     if (memcmp(proof, welcome + proof_at, SHA256_BYTES) != 0)
         fail_reply("the server's proof is wrong: it does not know the secret");
-    if (welcome[0] > 1)
-        fail_connection("the server's role is %u; requests go to a server with role 0 or 1",
-                        welcome[0]);
+    size_t leader_bytes = welcome[0] > 1 ? bytes - WELCOME_FIXED_BYTES : 0;
+    memcpy(elsewhere, welcome + WELCOME_FIXED_BYTES, leader_bytes);
+    elsewhere[leader_bytes] = '\0';
+    return welcome[0] <= 1;
 }
 
 static size_t put_acquire(const struct connection *connection, struct slot *slot,
@@ -195,6 +197,9 @@ __attribute__((cold)) static size_t refuse(const uint8_t *data, size_t bytes)
     if (data[0] == 'D' && body_bytes == 9)
         fail_reply("ticket %llu was dropped for reason %u", (unsigned long long)get_u64(body),
                    body[8]);
+    if (data[0] == 'L')
+        fail_connection("the server stopped leading; '%s' is said to lead now",
+                        printable(body, body_bytes));
     if (strchr("TBN", data[0]) != NULL && body_bytes == 8)
         fail_reply("request %llu got '%c'; this job allows only granted and released",
                    (unsigned long long)get_u64(body), data[0]);

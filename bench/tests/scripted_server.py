@@ -11,7 +11,7 @@ import hmac
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 GREETING = b"TICKET" + bytes([4, 4, 0, 255]) + bytes(range(16))
@@ -20,6 +20,9 @@ RELEASED = struct.Struct(">BHQ")
 
 #: From op, request id and token to the bytes of the reply.
 Answer = Callable[[int, int, int], bytes]
+
+#: Role and leader of a welcome.
+Welcome = tuple[int, str]
 
 
 def honest(op: int, request_id: int, token: int) -> bytes:
@@ -31,10 +34,21 @@ def honest(op: int, request_id: int, token: int) -> bytes:
 
 
 class ScriptedServer:
-    """Listens on a free port and answers each connection with `answer`, until closed."""
+    """Listens on a free port and answers each connection with `answer`, until closed.
 
-    def __init__(self, answer: Answer, *, secret: bytes = b"", wrong_proof: bool = False) -> None:
+    Each hello takes the next of `welcomes`; the last one stays.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        secret: bytes = b"",
+        wrong_proof: bool = False,
+        welcomes: Sequence[Welcome] = ((0, ""),),
+    ) -> None:
         self._answer = answer
+        self._welcomes = list(welcomes)
         self._secret = secret
         self._wrong_proof = wrong_proof
         self._token = 0
@@ -99,11 +113,13 @@ class ScriptedServer:
         if not hmac.compare_digest(mac, expected):
             text = b"wrong mac"
             return struct.pack(">BHQB", ord("E"), 9 + len(text), 0, 3) + text
-        body = struct.pack(">BH32s", 0, 5, bytes(32))
-        proof = self._mac(b"TICKETING/SERVER", GREETING, fixed[13:], body)
+        with self._lock:
+            role, leader = self._welcomes.pop(0) if self._welcomes[1:] else self._welcomes[0]
+        body, tail = struct.pack(">BH32s", role, 5, bytes(32)), leader.encode()
+        proof = self._mac(b"TICKETING/SERVER", GREETING, fixed[13:], body, tail)
         if self._wrong_proof:
             proof = bytes(32)
-        return struct.pack(">BH", ord("W"), 67) + body + proof
+        return struct.pack(">BH", ord("W"), 67 + len(tail)) + body + proof + tail
 
     def _mac(self, *parts: bytes) -> bytes:
         return hmac.digest(self._secret, b"".join(parts), hashlib.sha256)

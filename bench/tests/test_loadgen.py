@@ -167,10 +167,53 @@ def test_a_wrong_secret_is_a_refused_connection(loadgen: Path) -> None:
     assert "refuses the handshake with code 3: wrong mac" in done.stderr
 
 
+def at(server: ScriptedServer) -> str:
+    return f"127.0.0.1:{server.port}"
+
+
+def test_the_leader_of_a_cluster_is_followed(loadgen: Path) -> None:
+    """One node is down, one names the leader at once, one first knows none and then leads."""
+    with ScriptedServer(honest) as down:
+        pass
+    welcomes = [(3, ""), (3, ""), (1, "")]
+    with ScriptedServer(honest, secret=b"one", welcomes=welcomes) as leader:
+        named = [(2, at(leader))]
+        with ScriptedServer(not_held, secret=b"one", welcomes=named) as follower:
+            nodes = ",".join(map(at, (down, follower, leader)))
+            load = ("--connections", 3, "--in-flight", 5, "--requests", 200, "--json")
+            figures = report(run(loadgen, "--cluster", nodes, "--secret", "one", *load))
+    assert figures["verified"]["released"] == 100
+    assert figures["leader"] == at(leader)
+
+
+def test_a_lone_follower_is_refused(loadgen: Path) -> None:
+    with ScriptedServer(honest, welcomes=[(2, "elsewhere:1")]) as follower:
+        done = short_run(loadgen, follower.port)
+    assert done.returncode == CONNECTION
+    assert "does not lead, 'elsewhere:1' is said to; name all with --cluster" in done.stderr
+
+
+def test_a_leader_that_stops_leading_ends_the_run(loadgen: Path) -> None:
+    def stops(op: int, request_id: int, token: int) -> bytes:
+        if request_id < 9:
+            return honest(op, request_id, token)
+        return struct.pack(">BH", ord("L"), 6) + b"node:2"
+
+    with ScriptedServer(stops, welcomes=[(1, "")]) as leader:
+        done = run(loadgen, "--cluster", at(leader), "--connections", 1, "--requests", 200)
+    assert done.returncode == CONNECTION
+    assert "the server stopped leading; 'node:2' is said to lead now" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("--key-bytes", "7"), "8 to 128"),
+        (("--cluster", "one:1,two"), "1 to 5 HOST:PORT"),
+        (("--cluster", "a:1,b:1,c:1,d:1,e:1,f:1"), "1 to 5 HOST:PORT"),
+        (("--cluster", "one:1x"), "1 to 5 HOST:PORT"),
+        (("--cluster", "one:1", "--protocol", "redis"), "--protocol ticketing alone"),
+        (("--server-pid", "1,x"), "--server-pid is 'x'"),
         (("--key-bytes", "40-20"), "40 to 128"),
         (("--connections", "0"), "1 to 10000"),
         (("--requests", "3"), "even number"),
