@@ -13,6 +13,8 @@ import ticketing_server
 SOURCE = Path(ticketing_server.__file__).parent
 PURE = (
     "auth",
+    *sorted(f"cluster.{path.stem}" for path in (SOURCE / "cluster").glob("*.py")),
+    "connection_engine",
     "connections",
     "constants_gen",
     "constants_v3_gen",

@@ -27,6 +27,7 @@ class Connection:
 
     __slots__ = (
         "closing",
+        "detached",
         "due_ns",
         "face",
         "heard_ns",
@@ -35,11 +36,14 @@ class Connection:
         "last_bytes",
         "link",
         "number",
+        "out",
         "paused",
         "peer",
         "refusal",
         "secret",
+        "serves",
         "timer",
+        "told",
     )
 
     def __init__(self, number: int, peer: Peer, face: Face, now_ns: int) -> None:
@@ -58,6 +62,14 @@ class Connection:
         self.closing: str = ""
         """Why it is closed at the end of this turn, if it is."""
         self.last_bytes = b""
+        self.out: list[bytes] = []
+        """What a node answers without its log; memory mode has all in the link's."""
+        self.serves = False
+        """A node's: whether its requests go into the log, as it was welcomed by who leads."""
+        self.detached = False
+        """A node's: whether everything it asked for before its end was applied."""
+        self.told: int | None = None
+        """A node's: slot of the leader that its client was told of last."""
         self.due_ns = 0
         self.timer: dict[int, Connection] | None = None
 

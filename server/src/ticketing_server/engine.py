@@ -230,10 +230,14 @@ class Engine(Protocol):
         Its client's D and hand-offs leave with the next `end_turn`.
         """
 
-    def inspect(self, what: Inspected, after: bytes | int | None, limit: int) -> list[Info]:
+    def inspect(
+        self, what: Inspected, after: bytes | int | None, limit: int, key: bytes | None = None
+    ) -> list[Info]:
         """Return at most `limit` items of the present state, in the order of what pages them.
 
         `after` is the paging value of the last item of the page before, None for the first page.
+        With a `key` only tickets, waiters and keys that concern it: a ticket or a key is then
+        found without a look at the others.
         """
 
     def overview(self, limit: int) -> tuple[list[TicketInfo], list[WaiterInfo]]:

@@ -23,13 +23,19 @@ from ticketing_server.queues import Queue, Waiter
 from ticketing_server.table_state import Ticket, keys_of
 
 if TYPE_CHECKING:
-    from ticketing_server.standalone import StandaloneEngine
+    from ticketing_server.connection_engine import ConnectionEngine
 
 
 def inspect(
-    engine: StandaloneEngine, what: Inspected, after: bytes | int | None, limit: int
+    engine: ConnectionEngine,
+    what: Inspected,
+    after: bytes | int | None,
+    limit: int,
+    key: bytes | None = None,
 ) -> list[Info]:
     """Return one page; see `Engine.inspect`."""
+    if key is not None and what != "connections":
+        return _of_key(engine, what, after, limit, key)
     if what == "tickets":
         after_token = (after if isinstance(after, int) else 0).to_bytes(8, "big")
         later = (ticket for ticket in _tickets(engine.table) if ticket[0] > after_token)
@@ -39,14 +45,35 @@ def inspect(
         waiters = (waiter for waiter in _waiters(engine.table) if waiter.joined > joined)
         return [_waiter(engine, waiter) for waiter in islice(waiters, limit)]
     if what == "keys":
-        key = after if isinstance(after, bytes) else b""
-        keys = nsmallest(limit, (found for found in engine.table.slots if found > key))
+        after_key = after if isinstance(after, bytes) else b""
+        keys = nsmallest(limit, (found for found in engine.table.slots if found > after_key))
         return [_key(engine.table, found) for found in keys]
     number = after if isinstance(after, int) else -1
     return list(islice(_connections(engine, number), limit))
 
 
-def overview(engine: StandaloneEngine, limit: int) -> tuple[list[TicketInfo], list[WaiterInfo]]:
+def _of_key(
+    engine: ConnectionEngine, what: Inspected, after: bytes | int | None, limit: int, key: bytes
+) -> list[Info]:
+    """Return what concerns one key; tickets and keys without a look at any other."""
+    table = engine.table
+    if key not in table.slots or limit < 1:
+        return []
+    if what == "keys":
+        is_next = not isinstance(after, bytes) or key > after
+        return [_key(table, key)] if is_next else []
+    number = after if isinstance(after, int) else 0
+    if what == "tickets":
+        ticket = table.ticket_of(key)
+        is_next = ticket is not None and int.from_bytes(ticket[0], "big") > number
+        return [_ticket(engine, ticket)] if ticket is not None and is_next else []
+    if not isinstance(table.slots[key], Queue):
+        return []
+    waiters = (w for w in _waiters(table) if w.joined > number and key in w.keys)
+    return [_waiter(engine, waiter) for waiter in islice(waiters, limit)]
+
+
+def overview(engine: ConnectionEngine, limit: int) -> tuple[list[TicketInfo], list[WaiterInfo]]:
     """Return what is looked at most; see `Engine.overview`."""
     slots = engine.table.slots
     waiters = list(islice(_waiters(engine.table), limit))
@@ -76,7 +103,7 @@ def _waiters(table: LockTable) -> Iterable[Waiter]:
     return (waiter for waiters in table.waiting.values() for waiter in waiters)
 
 
-def _ticket(engine: StandaloneEngine, ticket: Ticket) -> TicketInfo:
+def _ticket(engine: ConnectionEngine, ticket: Ticket) -> TicketInfo:
     token, owner, _, _, (_, deadline, began), client = ticket
     connection = engine.connection_of(client)
     return TicketInfo(
@@ -92,9 +119,12 @@ def _ticket(engine: StandaloneEngine, ticket: Ticket) -> TicketInfo:
     )
 
 
-def _waiter(engine: StandaloneEngine, waiter: Waiter) -> WaiterInfo:
+def _waiter(engine: ConnectionEngine, waiter: Waiter) -> WaiterInfo:
     link = waiter.link
     connection = engine.connections.get(link.number) if link else None
+    if connection is not None and connection.link is not link:
+        # Another node's connection of the same number.
+        connection = None
     state: Literal["attached", "detached"] = "attached" if link else "detached"
     left = max(0, waiter.wait_end_ns - engine.now_ns) if waiter.wait_bucket is not None else None
     return WaiterInfo(
@@ -118,7 +148,7 @@ def _key(table: LockTable, key: bytes) -> KeyInfo:
     return KeyInfo(key, int.from_bytes(slot[0], "big"), 0, 0)
 
 
-def _connections(engine: StandaloneEngine, after: int) -> Iterator[ConnectionInfo]:
+def _connections(engine: ConnectionEngine, after: int) -> Iterator[ConnectionInfo]:
     for number, connection in engine.connections.items():
         link = connection.link
         if link is not None and number > after and not connection.closing:
@@ -134,7 +164,7 @@ def _connections(engine: StandaloneEngine, after: int) -> Iterator[ConnectionInf
             )
 
 
-def counters(engine: StandaloneEngine) -> Counters:
+def counters(engine: ConnectionEngine) -> Counters:
     """Return the numbers behind the metrics; see `Engine.counters`."""
     table = engine.table
     grants = table.next_token - table.first_token

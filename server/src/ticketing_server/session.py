@@ -7,7 +7,7 @@ time is the engine's part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from ticketing_server import auth, wire
@@ -16,11 +16,27 @@ from ticketing_server.auth import Secrets
 from ticketing_server.wire import BadFrame, Command
 
 
+class Place(NamedTuple):
+    """What a greeting says of the server."""
+
+    mode: int
+    slot: int
+
+
+STANDALONE = Place(c.MODE_STANDALONE, c.SLOT_STANDALONE)
+
+
 class Authority(NamedTuple):
     """What a handshake is judged by and answered with."""
 
     secrets: Secrets
     keepalive_s: int
+    role: int = c.ROLE_STANDALONE
+    fingerprint: bytes = b""
+    """That of the cluster; empty where the server is in none, as each version has its own then."""
+    leader: bytes = b""
+    """Where the leader is, if one is known."""
+    leader_slot: int = c.SLOT_STANDALONE
 
 
 class Welcome(NamedTuple):
@@ -60,6 +76,15 @@ class Received(NamedTuple):
     """Why it is to be closed after these commands, if it is."""
 
 
+class Taken(NamedTuple):
+    """What a buffer of a welcomed connection held, with the bytes that its requests came in."""
+
+    frames: bytes
+    """Whole frames, all that the commands were read from; pings among them."""
+    commands: Sequence[Command]
+    closing: Closing | None
+
+
 class Face(Protocol):
     """One connection's protocol, as the engine drives it."""
 
@@ -81,6 +106,12 @@ class Face(Protocol):
         Returns the plain commands, or `Received` where there may be more to say.
         """
 
+    def take(self, data: bytes, out: list[bytes]) -> Taken:
+        """Take bytes as `receive` does, and tell which bytes its commands came in.
+
+        Empty where the commands are not what the client's bytes say by themselves (version 3).
+        """
+
     def render(self, out: list[bytes]) -> bytes:
         """Make bytes of the table's reply frames (and of what `receive` put into `out`)."""
 
@@ -90,8 +121,18 @@ class Face(Protocol):
     def refused(self, frame: bytes) -> bytes:
         """Return the bytes for a frame E of the table that closes; empty for a bare close."""
 
-    def farewell(self) -> bytes:
+    def farewell(self, leader: bytes = b"") -> bytes:
         """Return the bytes that send a welcomed client away when the server drains."""
+
+    def know_leader(self, slot: int, address: bytes) -> bytes:
+        """Take who leads, slot 255 if nobody known does; return the bytes that tell the client."""
+
+    def undecided(self) -> bytes:
+        """Return the bytes for what is unanswered when the lead is lost; empty in version 4."""
+
+
+FaceFactory = Callable[[bytes, Place], Face]
+"""Makes the session of one connection from its entropy."""
 
 
 class Session:
@@ -102,9 +143,9 @@ class Session:
     leaves = False
     silent_is_dead = True
 
-    def __init__(self, entropy: bytes) -> None:
+    def __init__(self, entropy: bytes, place: Place = STANDALONE) -> None:
         nonce, self._entropy = entropy[: auth.NONCE_BYTES], entropy[auth.NONCE_BYTES :]
-        self.greeting = auth.greeting(c.MODE_STANDALONE, c.SLOT_STANDALONE, nonce)
+        self.greeting = auth.greeting(place.mode, place.slot, nonce)
         self._rest = b""
 
     def handshake(self, data: bytes, authority: Authority) -> Welcome | None:
@@ -130,12 +171,13 @@ class Session:
             text = "mac: fits none of the server's secrets"
             raise Closing(c.ERROR_AUTH_FAILED, text, delay_ms=delay_ms)
         name, secret = matched
-        frame = self._welcome(secret, hello.client_nonce, authority.keepalive_s)
+        frame = self._welcome(secret, hello.client_nonce, authority)
         return Welcome(hello.client_id, hello.number, hello.label, name, frame)
 
-    def _welcome(self, secret: bytes, client_nonce: bytes, keepalive_s: int) -> bytes:
-        role, leader = c.ROLE_STANDALONE, b""
-        fields = wire.welcome_fields(role, keepalive_s, auth.FINGERPRINT_STANDALONE)
+    def _welcome(self, secret: bytes, client_nonce: bytes, authority: Authority) -> bytes:
+        fingerprint = authority.fingerprint or auth.FINGERPRINT_STANDALONE
+        fields = wire.welcome_fields(authority.role, authority.keepalive_s, fingerprint)
+        leader = authority.leader
         proof = auth.proof(secret, self.greeting, client_nonce, fields, leader)
         return wire.welcome(fields, proof, leader)
 
@@ -147,12 +189,26 @@ class Session:
         uniform = wire.split_uniform(data)
         if uniform is not None:
             return uniform
+        taken = self._split(data, out)
+        return Received(taken.commands, taken.closing) if taken.closing else taken.commands
+
+    def take(self, data: bytes, out: list[bytes]) -> Taken:
+        """Take bytes of requests; see `Face.take`."""
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        uniform = wire.split_uniform(data)
+        return self._split(data, out) if uniform is None else Taken(data, uniform, None)
+
+    def _split(self, data: bytes, out: list[bytes]) -> Taken:
         commands, used, bad = wire.split(data, out)
         if bad is not None:
-            return Received(commands, Closing(c.ERROR_BAD_FRAME, bad.text, bad.request_id))
+            closing = Closing(c.ERROR_BAD_FRAME, bad.text, bad.request_id)
+            return Taken(data[:used], commands, closing)
         if used != len(data):
             self._rest = data[used:]
-        return commands
+            data = data[:used]
+        return Taken(data, commands, None)
 
     def render(self, out: list[bytes]) -> bytes:
         """Join the table's frames, which are this version's."""
@@ -166,6 +222,14 @@ class Session:
         """Return the table's frame as it is."""
         return frame
 
-    def farewell(self) -> bytes:
-        """Return the frame L that knows no leader."""
-        return wire.leader(b"")
+    def farewell(self, leader: bytes = b"") -> bytes:
+        """Return the frame L."""
+        return wire.leader(leader)
+
+    def know_leader(self, slot: int, address: bytes) -> bytes:
+        """Return the frame L; see `Face.know_leader`."""
+        return wire.leader(address)
+
+    def undecided(self) -> bytes:
+        """Return nothing: the client sends again what was not answered."""
+        return b""

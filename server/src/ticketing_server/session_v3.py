@@ -15,7 +15,7 @@ from struct import Struct
 from ticketing_server import auth, lock_table, wire
 from ticketing_server import constants_gen as c
 from ticketing_server import constants_v3_gen as v3
-from ticketing_server.session import Authority, Closing, Received, Welcome
+from ticketing_server.session import STANDALONE, Authority, Closing, Place, Received, Taken, Welcome
 from ticketing_server.wire import Command
 
 FINGERPRINT_STANDALONE = hashlib.sha256(v3.FINGERPRINT_CONTEXT_STANDALONE).digest()
@@ -66,17 +66,25 @@ def client_mac(secret: bytes, greeting: bytes, fingerprint: bytes) -> bytes:
 class SessionV3:
     """Version 3; see `session.Face` for how the engine drives it."""
 
-    __slots__ = ("_accepted", "_drains", "_entropy", "_next_id", "_rest", "_unanswered", "greeting")
+    __slots__ = (
+        "_accepted",
+        "_drains",
+        "_entropy",
+        "_leader_slot",
+        "_next_id",
+        "_rest",
+        "_unanswered",
+        "greeting",
+    )
 
     leaves = True
     silent_is_dead = False
 
-    def __init__(self, entropy: bytes) -> None:
+    def __init__(self, entropy: bytes, place: Place = STANDALONE) -> None:
         nonce, self._entropy = entropy[: auth.NONCE_BYTES], entropy[auth.NONCE_BYTES :]
-        head = v3.PROTOCOL_VERSION.to_bytes(2, "big") + bytes(
-            (v3.MODE_STANDALONE, v3.SLOT_STANDALONE)
-        )
+        head = v3.PROTOCOL_VERSION.to_bytes(2, "big") + bytes((place.mode, place.slot))
         self.greeting = v3.GREETING_MAGIC + head + nonce
+        self._leader_slot = v3.SLOT_STANDALONE
         self._rest = b""
         self._accepted = b""
         self._next_id = 1
@@ -93,8 +101,9 @@ class SessionV3:
             self._rest = data
             return None
         answer, self._rest = data[: v3.ANSWER_BYTES], data[v3.ANSWER_BYTES :]
+        fingerprint = authority.fingerprint or FINGERPRINT_STANDALONE
         matched = authority.secrets.match(
-            answer, lambda secret: client_mac(secret, self.greeting, FINGERPRINT_STANDALONE)
+            answer, lambda secret: client_mac(secret, self.greeting, fingerprint)
         )
         drawn, spread = self._entropy[:_CLIENT_ID_BYTES], self._entropy[_CLIENT_ID_BYTES:]
         if matched is None:
@@ -102,6 +111,7 @@ class SessionV3:
             delay_ms = auth.refusal_delay_ms(spread)
             raise Closing(c.ERROR_AUTH_FAILED, text, delay_ms=delay_ms)
         self._accepted = bytes((v3.VERDICT_ACCEPTED,))
+        self._leader_slot = authority.leader_slot
         return Welcome(drawn, 0, b"", matched[0], self._accepted)
 
     # Requests
@@ -125,6 +135,10 @@ class SessionV3:
             return Received(commands, Closing(c.ERROR_BAD_FRAME, str(broken)))
         self._rest = data[at:]
         return Received(commands, None)
+
+    def take(self, data: bytes, out: list[bytes]) -> Taken:
+        """Take bytes of requests; see `Face.take`."""
+        return Taken(b"", *self.receive(data, out))
 
     def _take(self, op: int, body: bytes, commands: list[Command], out: list[bytes]) -> None:
         """Make one request a command, or answer it where it is refused."""
@@ -169,6 +183,9 @@ class SessionV3:
     def _translate(self, op: int, body: bytes) -> bytes:
         own_id, rest = body[: len(_NO_ID)], body[len(_NO_ID) :]
         request_id, is_set = self._unanswered.pop(own_id)
+        if op == c.REPLY_ERROR and rest[0] == c.ERROR_NOT_SERVING:
+            slot = bytes((self._leader_slot,))
+            return _HEADER.pack(v3.REPLY_MOVED, len(request_id) + 1) + request_id + slot
         if op == c.REPLY_ERROR:
             # Ours carry this version's code. The table's only one is that a lease is over
             # max_lease: lease_too_long there and bad_lease here are the same number.
@@ -190,10 +207,22 @@ class SessionV3:
         """Return nothing: the connection just closes."""
         return b""
 
-    def farewell(self) -> bytes:
+    def farewell(self, leader: bytes = b"") -> bytes:
         """Nothing yet: what this turn leaves unanswered is refused by the next `render`."""
         self._drains = True
         return b""
+
+    def know_leader(self, slot: int, address: bytes) -> bytes:
+        """Return the frame L; requests that this node refuses are sent on to the same slot."""
+        self._leader_slot = slot
+        return _HEADER.pack(v3.REPLY_LEADER, 1) + bytes((slot,))
+
+    def undecided(self) -> bytes:
+        """Answer everything that is unanswered with I."""
+        head = _HEADER.pack(v3.REPLY_INDETERMINATE, len(_NO_ID))
+        answers = [head + request_id for request_id, _ in self._unanswered.values()]
+        self._unanswered.clear()
+        return b"".join(answers)
 
 
 def _check_header(op: int, length: int) -> None:
