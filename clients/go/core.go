@@ -43,8 +43,8 @@ type core struct {
 	closing       []*call
 	isClosing     bool
 	closedBecause string
-	// roundHasFailed: since the last connection a round came to nothing, and the log says so.
-	roundHasFailed bool
+	// roundFailure is what the last round since the last connection came to; the log says so once.
+	roundFailure string
 }
 
 func newCore(settings *coreSettings) *core {
@@ -396,6 +396,8 @@ func (c *core) requestDue(r *request, nowNs int64) {
 		where := "no server in reach"
 		if c.link.ready() {
 			where = c.link.endpoint.String()
+		} else if c.roundFailure != "" {
+			where = c.roundFailure
 		}
 		c.giveUp(r, replyTimeout("no answer within %v (%s)", time.Duration(c.settings.replyTimeoutNs), where), nowNs)
 	case !c.endWaitIfOver(r, nowNs):
@@ -427,7 +429,7 @@ func (c *core) endWaitIfOver(r *request, nowNs int64) bool {
 // linkReady sends what is unanswered again, then asks about the tickets that are held.
 func (c *core) linkReady(nowNs int64) {
 	address := c.link.endpoint.String()
-	c.roundHasFailed = false
+	c.roundFailure = ""
 	c.emit(logLine{slog.LevelDebug, "connected to " + address})
 	if c.settings.observed {
 		c.emit(notify{Connected{address}})
@@ -475,10 +477,10 @@ func (c *core) roundFailed(err *Error, nowNs int64) bool {
 		return false
 	}
 	level := slog.LevelWarn
-	if c.roundHasFailed {
+	if c.roundFailure != "" {
 		level = slog.LevelDebug
 	}
-	c.roundHasFailed = true
+	c.roundFailure = err.text
 	c.emit(logLine{level, err.text})
 	if err.Kind == KindAuth {
 		c.settleUnanswered(err, nowNs)
@@ -491,7 +493,7 @@ func (c *core) roundFailed(err *Error, nowNs int64) bool {
 func (c *core) linkReply(reply *wire.Reply, nowNs int64) error {
 	leave, err := c.readReply(reply, nowNs)
 	if leave {
-		c.link.reconnect(said(reply.Code, string(reply.Tail)), nowNs)
+		c.link.notServing(said(reply.Code, string(reply.Tail)), nowNs)
 	}
 	return err
 }

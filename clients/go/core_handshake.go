@@ -149,7 +149,7 @@ func (l *link) readError(reply *wire.Reply, nowNs int64) error {
 		case reply.ID != 0:
 			return l.core.linkReply(reply, nowNs)
 		case reply.Code == wire.ErrorNotServing:
-			l.reconnect(text, nowNs)
+			l.notServing(text, nowNs)
 		case !row.Closes:
 			return broken("%s without a request", row.Name)
 		default:

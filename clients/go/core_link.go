@@ -76,6 +76,12 @@ func (l *link) reconnect(reason string, nowNs int64) {
 	l.drop(newError(KindConnection, "%s", reason), nowNs)
 }
 
+// notServing leaves a server that does not serve requests for another endpoint.
+func (l *link) notServing(reason string, nowNs int64) {
+	l.rounds.doesNotLead(l.endpoint)
+	l.reconnect(reason, nowNs)
+}
+
 // close ends for good.
 func (l *link) close() {
 	if l.exists() {

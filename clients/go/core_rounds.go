@@ -109,6 +109,13 @@ func (r *rounds) tryAgain(e endpoint) {
 	}
 }
 
+// doesNotLead: a node refused to serve, so that the next round need not begin there.
+func (r *rounds) doesNotLead(e endpoint) {
+	if r.leader == e {
+		r.leader = endpoint{}
+	}
+}
+
 // result is what a round without success amounts to, each endpoint named with its error.
 func (r *rounds) result() *Error {
 	var parts []string

@@ -16,10 +16,17 @@ try {
   const [report] = JSON.parse(packed.slice(packed.search(/^\[/m)));
   const files = report.files.map(({ path }) => path);
   for (const file of files) {
-    const isWanted = /^(package\.json|README\.md|CHANGELOG\.md|LICENSE|build\/src\/.*\.(js|d\.ts))$/;
+    const isWanted =
+      /^(package\.json|README\.md|CHANGELOG\.md|LICENSE|build\/src\/.*\.(js|d\.ts))$/;
     assert.match(file, isWanted, `${file} does not belong into the package`);
   }
-  for (const file of ["build/src/index.js", "build/src/index.d.ts", "README.md", "CHANGELOG.md", "LICENSE"]) {
+  for (const file of [
+    "build/src/index.js",
+    "build/src/index.d.ts",
+    "README.md",
+    "CHANGELOG.md",
+    "LICENSE",
+  ]) {
     assert.ok(files.includes(file), `${file} is missing`);
   }
 

@@ -73,8 +73,8 @@ export class ClientCore implements LinkOwner {
   #closing: (Waiter | undefined)[] = [];
   #isClosing = false;
   #closedBecause: string | undefined;
-  /** Since the last connection a round came to nothing, and the log says so. */
-  #roundFailed = false;
+  /** What the last round since the last connection came to; the log says so once. */
+  #roundFailure = "";
 
   constructor(readonly settings: CoreSettings) {
     this.#requests = new RequestTable(this.effects, this.#deadlines);
@@ -426,7 +426,7 @@ export class ClientCore implements LinkOwner {
       this.#tickets.releaseEnded(ticket, request, lostError(ticket), nowMs);
     } else if (!isAcquire(request.op) || request.waitMs === WAIT_MS_TRY) {
       const seconds = this.settings.replyTimeoutMs / 1000;
-      const where = this.connectionAddress ?? "no server in reach";
+      const where = this.connectionAddress ?? (this.#roundFailure || "no server in reach");
       const text = `no answer within ${seconds} s (${where})`;
       this.#giveUp(request, new ReplyTimeoutError(text), nowMs);
     } else if (!this.#endWaitIfOver(request, nowMs)) {
@@ -451,7 +451,7 @@ export class ClientCore implements LinkOwner {
   /** Send what is unanswered again, then ask about the tickets that are held. */
   linkReady(nowMs: number): void {
     const address = `${this.#link.endpoint}`;
-    this.#roundFailed = false;
+    this.#roundFailure = "";
     this.#log("debug", `connected to ${address}`);
     this.#notify({ kind: "connected", address });
     this.#settle(this.#opening);
@@ -489,8 +489,8 @@ export class ClientCore implements LinkOwner {
       this.#end(`the client could not be opened: ${error.message}`, nowMs);
       return false;
     }
-    this.#log(this.#roundFailed ? "debug" : "warn", error.message);
-    this.#roundFailed = true;
+    this.#log(this.#roundFailure ? "debug" : "warn", error.message);
+    this.#roundFailure = error.message;
     if (isFinal) this.#settleUnanswered(error, nowMs);
     return !isFinal;
   }
@@ -498,7 +498,7 @@ export class ClientCore implements LinkOwner {
   /** A reply about a request or a ticket. */
   linkReply(reply: Reply, nowMs: number): void {
     if (this.#replies.read(reply, nowMs)) {
-      this.#link.reconnect(said(reply.value, args.sanitised(reply.tail)), nowMs);
+      this.#link.notServing(said(reply.value, args.sanitised(reply.tail)), nowMs);
     }
   }
 

@@ -128,6 +128,12 @@ export class Link {
     this.#drop(new ConnectionFailedError(reason), nowMs);
   }
 
+  /** Leave a server that does not serve requests for another endpoint. */
+  notServing(reason: string, nowMs: number): void {
+    this.#rounds.doesNotLead(this.#endpointInUse());
+    this.reconnect(reason, nowMs);
+  }
+
   /** End for good. */
   close(): void {
     if (this.#connectionExists()) this.effects.push({ kind: "disconnect", serial: this.serial });
@@ -410,7 +416,7 @@ export class Link {
     let said = text ? `${row.name}: ${text}` : row.name;
     if (this.ready) {
       if (reply.requestId !== 0) this.owner.linkReply(reply, nowMs);
-      else if (code === ERROR_NOT_SERVING) this.reconnect(said, nowMs);
+      else if (code === ERROR_NOT_SERVING) this.notServing(said, nowMs);
       else if (!row.closes) throw new Malformed("body", `${row.name} without a request`);
       else this.owner.linkRefused(code, text, nowMs);
       return;

@@ -113,6 +113,11 @@ export class Rounds {
     if (leader !== undefined) this.#queue.unshift(leader);
   }
 
+  /** A node refused to serve, so that the next round need not begin there. */
+  doesNotLead(endpoint: Endpoint): void {
+    if (endpoint.equals(this.#leader)) this.#leader = undefined;
+  }
+
   /** What a round without success amounts to, each endpoint named with its error. */
   outcome(): TicketingError {
     const parts = this.#failures.map(({ endpoint, error }) => {

@@ -158,7 +158,7 @@ impl Core {
     /// Sends what is unanswered again, then asks about the tickets that are held.
     pub(super) fn link_is_ready(&mut self, now_ns: i64) {
         let address = self.link.address();
-        self.round_has_failed = false;
+        self.round_failure.clear();
         self.log(Level::Debug, format!("connected to {address}"));
         self.notify(|| Event::Connected { address });
         let opening = self.opening.take();
@@ -197,8 +197,8 @@ impl Core {
             self.end(&format!("the client could not be opened: {error}"), None, now_ns);
             return false;
         }
-        let level = if self.round_has_failed { Level::Debug } else { Level::Warn };
-        self.round_has_failed = true;
+        let level = if self.round_failure.is_empty() { Level::Warn } else { Level::Debug };
+        self.round_failure = error.to_string();
         self.log(level, error.text());
         if error.kind() == Kind::Auth {
             self.settle_unanswered(error, now_ns);

@@ -98,7 +98,13 @@ impl Core {
                 self.give_up(key, error, now_ns);
             }
         } else if !request.is_acquire() || request.wait_ms == WAIT_MS_TRY {
-            let place = if self.link.is_ready() { self.link.address() } else { "no server in reach".into() };
+            let place = if self.link.is_ready() {
+                self.link.address()
+            } else if self.round_failure.is_empty() {
+                "no server in reach".into()
+            } else {
+                self.round_failure.clone()
+            };
             let within = duration(self.reply_timeout_ns());
             self.give_up(key, Error::no_answer(format!("no answer within {within:?} ({place})")), now_ns);
         } else if !self.end_wait_if_over(key, now_ns) {

@@ -101,7 +101,7 @@ impl Core {
 
     fn link_reply(&mut self, reply: &Reply<'_>, now_ns: i64) -> Result<(), Broken> {
         if self.read_reply(reply, now_ns)? {
-            self.reconnect(&said(reply.code, reply.tail), now_ns);
+            self.not_serving(&said(reply.code, reply.tail), now_ns);
         }
         Ok(())
     }
@@ -162,7 +162,7 @@ impl Core {
                 return self.link_reply(reply, now_ns);
             }
             if reply.code == ERROR_NOT_SERVING {
-                self.reconnect(&text, now_ns);
+                self.not_serving(&text, now_ns);
             } else if !closes {
                 return Err(Broken::new(format!("{name} without a request")));
             } else {

@@ -128,6 +128,12 @@ impl Core {
         self.drop_link(Error::new(Kind::Connection, reason), now_ns);
     }
 
+    /// Leaves a server that does not serve requests for another endpoint.
+    pub(super) fn not_serving(&mut self, reason: &str, now_ns: i64) {
+        self.link.rounds.does_not_lead(self.link.endpoint.as_ref());
+        self.reconnect(reason, now_ns);
+    }
+
     /// Ends for good.
     pub(super) fn close_link(&mut self) {
         if self.link.exists() {

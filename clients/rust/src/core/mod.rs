@@ -97,8 +97,8 @@ pub(crate) struct Core {
     is_closing: bool,
     close_alarm: Alarm,
     closed_because: Option<String>,
-    /// Since the last connection a round came to nothing, and the log says so.
-    round_has_failed: bool,
+    /// What the last round since the last connection came to; the log says so once.
+    round_failure: String,
 }
 
 impl Core {
@@ -124,7 +124,7 @@ impl Core {
             is_closing: false,
             close_alarm: Alarm::default(),
             closed_because: None,
-            round_has_failed: false,
+            round_failure: String::new(),
         }
     }
 

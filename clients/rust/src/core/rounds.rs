@@ -115,6 +115,13 @@ impl Rounds {
         }
     }
 
+    /// A node refused to serve, so that the next round need not begin there.
+    pub(crate) fn does_not_lead(&mut self, endpoint: Option<&Endpoint>) {
+        if self.leader.as_ref() == endpoint {
+            self.leader = None;
+        }
+    }
+
     /// What a round without success amounts to, each endpoint named with its error.
     pub(crate) fn result(&self) -> Error {
         let mut parts = Vec::new();

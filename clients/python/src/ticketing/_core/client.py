@@ -63,8 +63,8 @@ class ClientCore:
         self._closing: list[Any] = []
         self._is_closing = False
         self._closed_because: str | None = None
-        self._round_failed = False
-        """Since the last connection a round came to nothing, and the log says so."""
+        self._round_failure = ""
+        """What the last round since the last connection came to; the log says so once."""
 
     # The transport and the clock.
 
@@ -399,7 +399,7 @@ class ClientCore:
             self._give_up(request, lost_error(request.ticket), now_ns)
         elif request.op not in ACQUIRES or request.wait_ms == c.WAIT_MS_TRY:
             seconds = self.settings.reply_timeout_ms / 1000
-            where = self.connection_address or "no server in reach"
+            where = self.connection_address or self._round_failure or "no server in reach"
             self._give_up(
                 request, ReplyTimeoutError(f"no answer within {seconds:g} s ({where})"), now_ns
             )
@@ -429,7 +429,7 @@ class ClientCore:
     def link_ready(self, now_ns: int) -> None:
         """Send what is unanswered again, then ask about the tickets that are held."""
         address = str(self._link.endpoint)
-        self._round_failed = False
+        self._round_failure = ""
         self.effects.append(Log("debug", f"connected to {address}"))
         if self.settings.observed:
             self.effects.append(Notify(Connected(address)))
@@ -465,8 +465,8 @@ class ClientCore:
             self._opening = None
             self._end(f"the client could not be opened: {error}", now_ns)
             return False
-        level = "debug" if self._round_failed else "warning"
-        self._round_failed = True
+        level = "debug" if self._round_failure else "warning"
+        self._round_failure = str(error)
         self.effects.append(Log(level, str(error)))
         if isinstance(error, AuthError):
             self._settle_unanswered(error, now_ns)
@@ -476,7 +476,7 @@ class ClientCore:
     def link_reply(self, reply: Reply, now_ns: int) -> None:
         """A reply about a request or a ticket."""
         if self._replies.read(reply, now_ns):
-            self._link.reconnect(_said(reply[2], sanitised(reply[3])), now_ns)
+            self._link.not_serving(_said(reply[2], sanitised(reply[3])), now_ns)
 
     def link_refused(self, code: int, text: str, now_ns: int) -> None:
         """The server ends this connection and says why."""

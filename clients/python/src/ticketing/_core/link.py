@@ -120,6 +120,12 @@ class Link:
         """Leave this connection for another, as after a loss."""
         self._drop(ConnectionFailedError(reason), now_ns)
 
+    def not_serving(self, reason: str, now_ns: int) -> None:
+        """Leave a server that does not serve requests for another endpoint."""
+        assert self.endpoint is not None
+        self._rounds.does_not_lead(self.endpoint)
+        self.reconnect(reason, now_ns)
+
     def close(self) -> None:
         """End for good."""
         if self.state not in (LinkState.CLOSED, LinkState.IDLE, LinkState.BACKOFF):
@@ -380,7 +386,7 @@ class Link:
             if request_id:
                 self._owner.link_reply(reply, now_ns)
             elif code == c.ERROR_NOT_SERVING:
-                self.reconnect(f"{name}: {text}", now_ns)
+                self.not_serving(f"{name}: {text}", now_ns)
             elif not closes:
                 raise Malformed("body", f"{name} without a request")
             else:

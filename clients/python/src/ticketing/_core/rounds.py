@@ -108,6 +108,11 @@ class Rounds:
         if leader is not None:
             self._queue.insert(0, leader)
 
+    def does_not_lead(self, endpoint: Endpoint) -> None:
+        """A node refused to serve, so that the next round need not begin there."""
+        if self._leader == endpoint:
+            self._leader = None
+
     def outcome(self) -> TicketingError:
         """What a round without success amounts to, each endpoint named with its error."""
         parts = []
