@@ -30,7 +30,7 @@ PYTHON_TESTS = [
 
 def install(session: nox.Session, *extra: str) -> None:
     """Put the four Python packages, as they stand in the tree, into the session's environment."""
-    parts = ("spec[test]", "server[fast,test]", "clients/python[test]", "conformance")
+    parts = ("spec[test]", "server[fast,admin,test]", "clients/python[test]", "conformance")
     session.install(*(word for part in parts for word in ("-e", part)), *extra)
 
 
@@ -70,7 +70,8 @@ def conformance(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check format, lint and types; `-- --fix` rewrites what can be rewritten."""
-    install(session, "ruff>=0.6,<1", "mypy>=1.10,<3", "types-jsonschema")
+    stubs = ("types-jsonschema", "types-grpcio", "types-protobuf")
+    install(session, "ruff>=0.6,<1", "mypy>=1.10,<3", *stubs)
     if "--fix" in session.posargs:
         session.run("ruff", "check", "--fix", ".")
         session.run("ruff", "format", ".")

@@ -55,7 +55,8 @@ def test_every_metric_is_in_the_readme_and_no_other() -> None:
 
 def test_the_dependencies_are_those_of_the_package() -> None:
     project = tomllib.loads(README.with_name("pyproject.toml").read_text())["project"]
-    listed = [*project["dependencies"], *project["optional-dependencies"]["fast"]]
+    extras = project["optional-dependencies"]
+    listed = [*project["dependencies"], *extras["fast"], *extras["admin"]]
     names = {re.split(r"[<>=;\[]", entry)[0] for entry in listed}
     table = README.read_text().split("## Dependencies")[1].split("\n\n")[1]
     assert set(re.findall(r"^\| ([a-z][\w-]*) \| \d", table, re.MULTILINE)) == names

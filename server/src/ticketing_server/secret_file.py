@@ -67,6 +67,23 @@ def read_secret_file(path: Path) -> tuple[Secret, ...]:
     return parse_secrets(path.read_bytes())
 
 
+def check_admin_secrets(found: tuple[Secret, ...]) -> tuple[Secret, ...]:
+    """Return secrets that may be sent as they are in a header; ValueError where one may not."""
+    for secret in found:
+        value = secret.value
+        if len(value) < SECRET_BYTES_ADVISED or any(not 0x21 <= byte <= 0x7E for byte in value):
+            raise ValueError(
+                f"the secret {secret.name!r} is not of {SECRET_BYTES_ADVISED} to"
+                f" {SECRET_BYTES_MAX:,} printable ASCII characters without space"
+            )
+    return found
+
+
+def read_admin_secret_file(path: Path) -> tuple[Secret, ...]:
+    """Read a file of administration secrets; OSError or ValueError where that fails."""
+    return check_admin_secrets(read_secret_file(path))
+
+
 def weak_secrets(secrets_in_use: Iterable[Secret]) -> list[str]:
     """A warning for each secret that is short enough to be guessed."""
     return [

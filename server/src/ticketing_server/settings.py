@@ -29,6 +29,8 @@ from ticketing_server.setting_values import (
 )
 
 ENV_PREFIX = "TICKETING_"
+DEFAULT_ADMIN_PORT = 5229
+"""Where `ticketing-admin` looks for a server; a server listens there only when told to."""
 _DEFAULTS = Limits()
 _LISTEN = f"127.0.0.1:{DEFAULT_PORT}"
 _HTTP_LISTEN = f"127.0.0.1:{DEFAULT_HTTP_PORT}"
@@ -131,6 +133,34 @@ SETTINGS: tuple[Setting, ...] = (
         "tls-client-ca",
         "certificate authorities (PEM), one of which has to have signed a client's certificate",
         "clients-ca.pem",
+    ),
+    Setting(
+        "admin-listen",
+        "off",
+        "off, or addresses as host:port, [v6]:port or unix:/path",
+        "where `ticketing-admin` connects (gRPC); beyond loopback it needs TLS, and a secret or"
+        " client certificates",
+        parse_addresses,
+        f"127.0.0.1:{DEFAULT_ADMIN_PORT}",
+        several=True,
+    ),
+    _file_setting(
+        "admin-secret-file",
+        "secrets of administration, as in --secret-file, each of 16 to 1,024 printable ASCII"
+        " characters without space; or put one into TICKETING_ADMIN_SECRET; SIGHUP reads it again",
+        "admin.secret",
+    ),
+    _file_setting(
+        "admin-tls-cert",
+        "certificate chain (PEM); with it every TCP address of --admin-listen speaks TLS",
+        "admin.pem",
+    ),
+    _file_setting("admin-tls-key", "private key of --admin-tls-cert (PEM)", "admin.key"),
+    _file_setting(
+        "admin-tls-client-ca",
+        "certificate authorities (PEM), one of which has to have signed an administrator's"
+        " certificate",
+        "admins-ca.pem",
     ),
     _limit_setting(
         "connections",
@@ -240,6 +270,8 @@ class TlsFiles:
     cert: Path
     key: Path
     client_ca: Path | None = None
+    prefix: str = ""
+    """What the names of its settings begin with, before `tls-cert`."""
 
     def paths(self) -> tuple[Path, ...]:
         """Every file that is named."""
@@ -258,6 +290,10 @@ class Settings:
     secret_file: Path | None = None
     secrets: tuple[Secret, ...] = ()
     tls: TlsFiles | None = None
+    admin_listen: tuple[Address, ...] = ()
+    admin_secret_file: Path | None = None
+    admin_secrets: tuple[Secret, ...] = ()
+    admin_tls: TlsFiles | None = None
     limits: Limits = _DEFAULTS
     log_format: str = "text"
     log_level: str = "info"

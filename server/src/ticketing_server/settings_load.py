@@ -7,15 +7,27 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ticketing_server.addresses import Address
-from ticketing_server.secret_file import Secret, check_secret, read_secret_file, weak_secrets
+from ticketing_server.secret_file import (
+    Secret,
+    check_admin_secrets,
+    check_secret,
+    read_admin_secret_file,
+    read_secret_file,
+    weak_secrets,
+)
 from ticketing_server.settings import BY_NAME, ENV_PREFIX, SETTINGS, Settings, TlsFiles
 
 SECRET_ENV = "TICKETING_SECRET"
-_OTHER_ENV = {"TICKETING_URL", "TICKETING_NAME", SECRET_ENV}
+ADMIN_SECRET_ENV = "TICKETING_ADMIN_SECRET"
+ADMIN_ADDRESS_ENV = "TICKETING_ADMIN_ADDRESS"
+_OTHER_ENV = {
+    "TICKETING_URL", "TICKETING_NAME", SECRET_ENV, ADMIN_SECRET_ENV, ADMIN_ADDRESS_ENV,
+}  # fmt: skip
 _SHOWN_BYTES_MAX = 200
 
 
@@ -96,6 +108,10 @@ def load(given: Given) -> Settings:
         secret_file=values["secret-file"],
         secrets=_read_secrets(given, values["secret-file"]),
         tls=_tls_files(given, values),
+        admin_listen=values["admin-listen"],
+        admin_secret_file=values["admin-secret-file"],
+        admin_secrets=_read_admin_secrets(given, values["admin-secret-file"]),
+        admin_tls=_tls_files(given, values, "admin-"),
         limits=replace(Settings().limits, **limits),
         log_format=values["log-format"],
         log_level=values["log-level"],
@@ -103,6 +119,7 @@ def load(given: Given) -> Settings:
         ready_file=values["ready-file"],
     )
     _check_reachable(given, settings)
+    _check_admin(given, settings)
     if settings.ready_file is not None and not settings.ready_file.absolute().parent.is_dir():
         raise given.refusal(
             f"{given.called('ready-file')}: got {_shown(str(settings.ready_file))}, whose folder"
@@ -123,6 +140,13 @@ def reread_secrets(settings: Settings) -> tuple[Secret, ...]:
     if settings.secret_file is None:
         return settings.secrets
     return read_secret_file(settings.secret_file)
+
+
+def reread_admin_secrets(settings: Settings) -> tuple[Secret, ...]:
+    """Read the secrets of administration again; OSError or ValueError where that fails."""
+    if settings.admin_secret_file is None:
+        return settings.admin_secrets
+    return read_admin_secret_file(settings.admin_secret_file)
 
 
 def _shown(text: str) -> str:
@@ -172,25 +196,40 @@ def _make_secret(path: str) -> str:
 
 
 def _read_secrets(given: Given, path: Path | None) -> tuple[Secret, ...]:
-    text = given.env.get(SECRET_ENV, "")
+    return _secrets_of(given, path, "secret-file", SECRET_ENV, read_secret_file, tuple)
+
+
+def _read_admin_secrets(given: Given, path: Path | None) -> tuple[Secret, ...]:
+    read, check = read_admin_secret_file, check_admin_secrets
+    return _secrets_of(given, path, "admin-secret-file", ADMIN_SECRET_ENV, read, check)
+
+
+def _secrets_of(
+    given: Given,
+    path: Path | None,
+    setting: str,
+    env: str,
+    read: Callable[[Path], tuple[Secret, ...]],
+    check: Callable[[tuple[Secret, ...]], tuple[Secret, ...]],
+) -> tuple[Secret, ...]:
+    """The secrets of a file or of the one variable that may stand in for it."""
+    text = given.env.get(env, "")
     if path is not None:
         if text:
             raise given.refusal(
-                f"{given.called('secret-file')} and {SECRET_ENV} are both set, and one is enough",
+                f"{given.called(setting)} and {env} are both set, and one is enough",
                 {},
-                before=f"unset {SECRET_ENV}; ",
+                before=f"unset {env}; ",
             )
-        secrets: tuple[Secret, ...] = _read(
-            given, "secret-file", read_secret_file, path, "lines of `name secret`"
-        )
-        return secrets
+        found: tuple[Secret, ...] = _read(given, setting, read, path, "lines of `name secret`")
+        return found
     if not text:
         return ()
     try:
-        return (check_secret("default", os.fsencode(text)),)
+        return check((check_secret("default", os.fsencode(text)),))
     except ValueError as error:
         raise given.refusal(
-            f"{SECRET_ENV}: {error}", {}, before=f'{SECRET_ENV}="$(ticketing-server secret)" '
+            f"{env}: {error}", {}, before=f'{env}="$(ticketing-server secret)" '
         ) from None
 
 
@@ -214,18 +253,19 @@ def _read_token(given: Given, path: Path | None) -> str:
     return token
 
 
-def _tls_files(given: Given, values: Mapping[str, Any]) -> TlsFiles | None:
-    cert, key, client_ca = (values[n] for n in ("tls-cert", "tls-key", "tls-client-ca"))
+def _tls_files(given: Given, values: Mapping[str, Any], prefix: str = "") -> TlsFiles | None:
+    names = [f"{prefix}tls-{part}" for part in ("cert", "key", "client-ca")]
+    cert, key, client_ca = (values[name] for name in names)
     if cert is None and key is None and client_ca is None:
         return None
     if cert is None or key is None:
-        missing = [n for n in ("tls-cert", "tls-key") if values[n] is None]
+        missing = [name for name in names[:2] if values[name] is None]
         raise given.refusal(
-            f"TLS takes --tls-cert and --tls-key together; not given:"
-            f" {', '.join(BY_NAME[n].flag for n in missing)}",
+            f"TLS takes {BY_NAME[names[0]].flag} and {BY_NAME[names[1]].flag} together; not given:"
+            f" {', '.join(BY_NAME[name].flag for name in missing)}",
             {name: BY_NAME[name].example for name in missing},
         )
-    return TlsFiles(cert, key, client_ca)
+    return TlsFiles(cert, key, client_ca, prefix)
 
 
 def _check_reachable(given: Given, settings: Settings) -> None:
@@ -256,6 +296,49 @@ def _check_reachable(given: Given, settings: Settings) -> None:
             )
 
 
+def _check_admin(given: Given, settings: Settings) -> None:
+    """Refuse administration that others could reach, or that can't be served."""
+    if not settings.admin_listen:
+        return
+    modules = ("grpc", "grpc_health", "grpc_reflection", "google.protobuf")
+    if not all(map(_is_installed, modules)):
+        raise SettingsError(
+            f"{given.called('admin-listen')}: takes the packages of gRPC, which are not installed"
+            "\n  try: pip install 'ticketing-server[admin]'"
+        )
+    exposed = [address for address in settings.admin_listen if not address.is_loopback]
+    if not exposed:
+        return
+    reasons: list[str] = []
+    changes: dict[str, str | None] = {}
+    before = ""
+    tls = settings.admin_tls
+    if tls is None:
+        reasons.append("TLS (--admin-tls-cert, --admin-tls-key)")
+        changes |= {name: BY_NAME[name].example for name in ("admin-tls-cert", "admin-tls-key")}
+    if not settings.admin_secrets and (tls is None or tls.client_ca is None):
+        reasons.append(
+            "a secret (--admin-secret-file) or client certificates (--admin-tls-client-ca),"
+            " as anyone could end others' tickets"
+        )
+        changes["admin-secret-file"] = BY_NAME["admin-secret-file"].example
+        before = _make_secret(BY_NAME["admin-secret-file"].example)
+    if reasons:
+        raise given.refusal(
+            f"{given.called('admin-listen')}: got {exposed[0]}, which other machines may reach;"
+            f" takes loopback or a Unix socket, or in addition {'; and '.join(reasons)}",
+            changes,
+            before,
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def _warnings(given: Given, settings: Settings) -> list[str]:
     found = weak_secrets(settings.secrets)
     if settings.secret_file is not None and settings.secret_file.stat().st_mode & 0o007:
@@ -265,6 +348,13 @@ def _warnings(given: Given, settings: Settings) -> list[str]:
     found += [f"{a} can be reached from outside and does not speak TLS" for a in exposed]
     if settings.tls is not None and all(address.is_unix for address in settings.listen):
         found.append("--tls-cert has no effect, as no address of --listen is TCP")
+    if not settings.admin_listen:
+        unused = ("admin-secret-file", "admin-tls-cert")
+        found += [
+            f"{given.called(name)} has no effect, as --admin-listen is off"
+            for name in unused
+            if given.source(name) != "default"
+        ]
     if not settings.http_token and not all(a.is_loopback for a in settings.http_listen):
         found.append("/status is refused to other machines, as there is no --http-token-file")
     known = {setting.env for setting in SETTINGS} | _OTHER_ENV

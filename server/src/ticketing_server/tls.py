@@ -69,8 +69,8 @@ def _load(files: TlsFiles) -> tuple[ssl.SSLContext, dict[str, float]]:
             context.load_verify_locations(cafile=files.client_ca)
         except (OSError, ValueError) as error:
             raise TlsError(
-                f"--tls-client-ca: got {str(files.client_ca)!r} ({_reason(error)}), takes a file"
-                " of certificates in PEM"
+                f"--{files.prefix}tls-client-ca: got {str(files.client_ca)!r} ({_reason(error)}),"
+                " takes a file of certificates in PEM"
             ) from None
         context.verify_mode = ssl.CERT_REQUIRED
         expires["client_ca"] = _expiry(files.client_ca)
@@ -84,18 +84,19 @@ def _no_password() -> str:
 
 def _blame(files: TlsFiles, error: Exception) -> str:
     """Say which of the two files is at fault, as OpenSSL reports one error for both."""
-    for flag, path in (("--tls-cert", files.cert), ("--tls-key", files.key)):
+    cert_flag, key_flag = f"--{files.prefix}tls-cert", f"--{files.prefix}tls-key"
+    for flag, path in ((cert_flag, files.cert), (key_flag, files.key)):
         try:
             data = path.read_bytes()
         except OSError as unreadable:
             return f"{flag}: got {str(path)!r} ({unreadable.strerror}), takes a file in PEM"
-        kind = b"CERTIFICATE-----" if flag == "--tls-cert" else b"PRIVATE KEY-----"
+        kind = b"CERTIFICATE-----" if flag == cert_flag else b"PRIVATE KEY-----"
         if kind not in data:
             return f"{flag}: got {str(path)!r}, which holds no {kind.rstrip(b'-').decode().lower()}"
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-        return f"--tls-key: got {str(files.key)!r}, which is not the key of {str(files.cert)!r}"
+        return f"{key_flag}: got {str(files.key)!r}, which is not the key of {str(files.cert)!r}"
     return (
-        f"--tls-cert, --tls-key: got {str(files.cert)!r} and {str(files.key)!r}"
+        f"{cert_flag}, {key_flag}: got {str(files.cert)!r} and {str(files.key)!r}"
         f" ({_reason(error)}), take a certificate chain and its key in PEM"
     )
 
