@@ -28,6 +28,11 @@ PURE = (
     "session",
     "session_v3",
     "standalone",
+    "storage.directory",
+    "storage.identity",
+    "storage.records",
+    "storage.store",
+    "storage.wal",
     "table_state",
     "wire",
 )
