@@ -53,18 +53,20 @@ class Deadlines(Generic[OrderT, ItemT]):
     """
 
     def __init__(self, due_ns: Callable[[ItemT], int]) -> None:
-        self._due_ns = due_ns
+        self._own_due_ns = due_ns
         self._opened = -1
         self.by_place: dict[int, dict[OrderT, ItemT]] = {}
         self._far_order: list[int] = []
         self._near: list[tuple[int, Any, int, dict[OrderT, ItemT]]] = []
         self._serials = count()
         self._near_bucket: _NearBucket[OrderT, ItemT] = _NearBucket(
-            self._near, due_ns, self._serials
+            self._near, self._due_ns, self._serials
         )
         self._sweep_at = _SWEEP_BUCKETS_MIN
         self.earliest_ns = NEVER
         """Nothing is due before this; kept without cost, so that a turn looks no further."""
+        self.floor_ns = 0
+        """Items due earlier are due at this time; it may be raised at any time, at no cost."""
 
     def bucket(self, deadline_ns: int) -> dict[OrderT, ItemT]:
         """Return the dict that items due at this time belong into."""
@@ -73,15 +75,14 @@ class Deadlines(Generic[OrderT, ItemT]):
         if bucket is not None:
             return bucket
         if place <= self._opened:
-            if deadline_ns < self.earliest_ns:
-                self.earliest_ns = deadline_ns
+            self.earliest_ns = min(self.earliest_ns, max(deadline_ns, self.floor_ns))
             return self._near_bucket
         bucket = self.by_place[place] = {}
         heappush(self._far_order, place)
         if len(self.by_place) > self._sweep_at:
             # Not here: a bucket that was just returned is empty, too.
             self.earliest_ns = 0
-        begins_ns = place << BUCKET_BITS
+        begins_ns = max(place << BUCKET_BITS, self.floor_ns)
         if begins_ns < self.earliest_ns:
             self.earliest_ns = begins_ns
         return bucket
@@ -101,13 +102,19 @@ class Deadlines(Generic[OrderT, ItemT]):
 
     def first_due(self) -> int | None:
         """Return the earliest deadline among what is opened, None if there is none."""
+        if self._is_below_floor():
+            return None
         near = self._near
         while near:
             deadline, order, _, bucket = near[0]
             item = bucket.get(order)
-            if item is not None and self._due_ns(item) == deadline:
+            due = None if item is None else self._due_ns(item)
+            if due == deadline:
                 return deadline
             heappop(near)
+            if due is not None and deadline < self.floor_ns:
+                # It came in here before the floor was raised.
+                heappush(near, (due, order, next(self._serials), bucket))
         return None
 
     def take_first(self) -> ItemT:
@@ -125,7 +132,9 @@ class Deadlines(Generic[OrderT, ItemT]):
             order = self._far_order
             while order and not self.by_place[order[0]]:
                 del self.by_place[heappop(order)]
-            due = order[0] << BUCKET_BITS if order else NEVER
+            due = max(order[0] << BUCKET_BITS, self.floor_ns) if order else NEVER
+            if self._near:
+                due = self.floor_ns
         self.earliest_ns = due
 
     def has(self, order: OrderT) -> bool:
@@ -140,6 +149,13 @@ class Deadlines(Generic[OrderT, ItemT]):
     def places(self) -> dict[OrderT, dict[OrderT, ItemT]]:
         """Return the bucket of each item that is pending; costs a look at every item."""
         return {order: bucket for bucket in self._buckets() for order in bucket}
+
+    def _due_ns(self, item: ItemT) -> int:
+        return max(self._own_due_ns(item), self.floor_ns)
+
+    def _is_below_floor(self) -> bool:
+        """Whether nothing can be due: else each raise of the floor would touch all that was."""
+        return self._opened < self.floor_ns >> BUCKET_BITS
 
     def _buckets(self) -> list[dict[OrderT, ItemT]]:
         opened = {id(entry[3]): entry[3] for entry in self._near}

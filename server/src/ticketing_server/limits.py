@@ -35,3 +35,19 @@ class Limits:
     """How long a detached waiter keeps its place."""
     restart_grace_ms: int = 0
     """How long after a start no key is free, so that leases of the run before end first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What the term of a leader begins with; holds until the next one (cluster.md, NOOP)."""
+
+    number: int
+    """Higher than that of every earlier term; 0 is memory mode, which has no other."""
+    limits: Limits
+    failover_grace_ms: int = constants.FAILOVER_GRACE_MS
+    """How long waiters of earlier terms are held back, and no lease ends."""
+    token_floor: int = 0
+    """The next token is no lower; from `TOKEN_FLOOR_END` on it is taken for a broken clock's."""
+
+
+TOKEN_FLOOR_END = 1 << 63

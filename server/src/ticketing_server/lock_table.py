@@ -2,7 +2,7 @@
 
 It has no clock, does no I/O and draws nothing: what it does follows from the commands and times it
 is given, in their order, so that replicas that apply the same input have the same state. Limits
-and graces are such input too (`configure`).
+and graces are such input too (`configure`, `begin_term`).
 
 Input is runs: a `Link` and the commands read from it (wire.py), applied at one time; what is due
 then is done first. Replies are appended to the links' `out`, and links that got any through
@@ -13,7 +13,8 @@ waiters detach or leave when it ends. It enters and leaves through the internal 
 that no frame of a client can be:
 
 - `CONNECT`: the link is its client's connection from now on: drops go to it.
-- `DISCONNECT`: its waiters detach (or leave at once where `link.leaves`). Its tickets stay.
+- `DISCONNECT`: its waiters detach (or leave at once where `link.leaves`). Its tickets stay. A link
+  of an earlier term has ended with it, so this does nothing to its waiters.
 - `RELEASE_KEYS`: the release of version 3. Word is the token, tail the tuple of *all* keys of the
   ticket. Where the token is live but its ticket has other keys than these, it answers
   `wire.OTHER_KEYS` and changes nothing; else as a release.
@@ -23,6 +24,12 @@ For a version 3 session: give each connection a `Link` with `leaves=True` under 
 send acquires as `ACQUIRE` (tail: key) or `ACQUIRE_SET` (tail: rising tuple of 2 to 16 keys), with
 word = wait_ms:u32 lease_ms:u32, releases as `RELEASE_KEYS`, and translate the reply frames of
 version 4 that end up in `link.out` (A, T, B, R, N, E, `OTHER_KEYS`; a D is to be left out).
+
+A **term** begins with the table's knowing no connection (`begin_term`). Who was attached is **held
+back**: it counts as attached for those behind it and can't be granted, until its acquire is sent
+again, which attaches it, or the failover grace is over, when it is detached. No lease ends before
+that time either. Waiters of version 3 can't come back, and leave. All of them are looked at a slice
+at a time, one in each `apply`: a term begins at the same cost however many there are.
 """
 
 from __future__ import annotations
@@ -33,7 +40,7 @@ from typing import Any
 
 from ticketing_server import constants_gen as c
 from ticketing_server.deadlines import BUCKET_BITS, NEVER, Deadlines
-from ticketing_server.limits import Limits
+from ticketing_server.limits import TOKEN_FLOOR_END, Limits, Term
 from ticketing_server.queues import Link
 from ticketing_server.table_state import MS, Lease, TableState, keys_of
 from ticketing_server.wire import (
@@ -61,6 +68,19 @@ FORCE_RELEASE = 4
 CONNECT_COMMAND: Command = (CONNECT, b"", b"", b"")
 DISCONNECT_COMMAND: Command = (DISCONNECT, b"", b"", b"")
 
+LOOKS_PER_SLICE = 16_384
+"""How many waiters are looked at in one `apply`, to see whether they depart."""
+LOOKS_PER_DEPARTURE = 16
+"""How many such looks one that departs costs, so that no slice takes longer than a full turn."""
+
+# What is to come of the departures that a term brings.
+NO_DEPARTURES = 0
+LEAVERS_LEAVE = 1
+GRACE_RUNS = 2
+HELD_BACK_DETACH = 3
+
+_RESTART_GRACE = object()
+_DEPARTURES = object()
 _HOLD_SAMPLE_NS = 10 * MS
 """One hold each so often is counted in the histogram: each would cost every release."""
 _U32 = Struct(">I")
@@ -75,6 +95,15 @@ Run = tuple[Link, Sequence[Command]]
 class LockTable(TableState):
     """Every key that is held or waited for. `first_token` must be above all tokens ever given."""
 
+    def __init__(self, first_token: int) -> None:
+        super().__init__(first_token)
+        self._departures = NO_DEPARTURES
+        self._departs_at = NEVER
+        """When the next slice of departures is due."""
+        self._held_until = 0
+        self._older_below = 0
+        """No waiter with this join number or a higher one can be of an earlier term."""
+
     # Input
 
     def configure(self, limits: Limits, now_ns: int) -> None:
@@ -84,6 +113,27 @@ class LockTable(TableState):
             if limits.restart_grace_ms:
                 self._grace_until = now_ns + limits.restart_grace_ms * MS
         self._limits = limits
+
+    def begin_term(self, term: Term, now_ns: int) -> None:
+        """End every connection of the terms before, and let their clients come back for a while.
+
+        Touches no ticket and no waiter, and does nothing that is due: the next `apply` does.
+        """
+        if term.number <= self.term:
+            raise ValueError(f"term {term.number} after term {self.term}")
+        self.term = term.number
+        self.configure(term.limits, now_ns)
+        self.links = {}
+        self.connections = {}
+        self.held_back += self.attached
+        self.attached = 0
+        self._held_until = now_ns + term.failover_grace_ms * MS
+        # Never lower than before: an extend may have told of the old one.
+        self._leases.floor_ns = max(self._leases.floor_ns, self._held_until)
+        if term.token_floor < TOKEN_FLOOR_END:
+            self._skip_tokens(term.token_floor)
+        self._older_below = self._next_join
+        self._plan_departures(LEAVERS_LEAVE if self.held_back else NO_DEPARTURES)
 
     def apply(self, now_ns: int, runs: Iterable[Run]) -> None:
         """Do what is due until now, then the commands of each run in order."""
@@ -151,27 +201,36 @@ class LockTable(TableState):
 
     def advance(self, now_ns: int) -> None:
         """Do what is due: by deadline; at the same one leases, waits, graces."""
-        kinds: tuple[Deadlines[Any, Any], ...] = (self._leases, self._waits, self._graces)
+        leases, waits, graces = self._leases, self._waits, self._graces
+        kinds: tuple[Deadlines[Any, Any], ...] = (leases, waits, graces)
         for kind in kinds:
             kind.open(now_ns)
+        departs_at = self._departs_at
         while True:
-            first: tuple[int, int] | None = None
-            for place, kind in enumerate(kinds):
-                due = kind.first_due()
-                if due is not None and due <= now_ns and (first is None or due < first[0]):
-                    first = (due, place)
-            grace = self._grace_until
-            if grace is not None and grace <= now_ns and (first is None or grace < first[0]):
+            first, kind_due = now_ns + 1, None
+            for due, what in (
+                (leases.first_due(), leases),
+                (waits.first_due(), waits),
+                (graces.first_due(), graces),
+                (self._grace_until, _RESTART_GRACE),
+                (departs_at, _DEPARTURES),
+            ):
+                if due is not None and due < first:
+                    first, kind_due = due, what
+            if kind_due is leases:
+                self._lease_over(leases.take_first(), now_ns)
+            elif kind_due is waits:
+                self._wait_over(waits.take_first(), now_ns)
+            elif kind_due is graces:
+                self._leave(graces.take_first())
+            elif kind_due is _RESTART_GRACE:
                 self._grace_until = None
                 self._hand_on(self.slots, now_ns)
-            elif first is None:
-                break
-            elif first[1] == 0:
-                self._lease_over(self._leases.take_first(), now_ns)
-            elif first[1] == 1:
-                self._wait_over(self._waits.take_first(), now_ns)
+            elif kind_due is _DEPARTURES:
+                self._depart(now_ns)
+                departs_at = NEVER
             else:
-                self._leave(self._graces.take_first())
+                break
         for kind in kinds:
             kind.look_ahead()
 
@@ -182,6 +241,7 @@ class LockTable(TableState):
             self._waits.earliest_ns,
             self._graces.earliest_ns,
             self._grace_until or NEVER,
+            self._departs_at,
         )
 
     # Commands that are not on the fast path of `apply`
@@ -204,6 +264,7 @@ class LockTable(TableState):
             self._release_keys(link, request_id, word, tail, now)
         elif op == CONNECT:
             self.links[link.client] = link
+            self.connections[link.number] = link
         elif op == DISCONNECT:
             self._disconnect(link, now)
         else:
@@ -292,9 +353,9 @@ class LockTable(TableState):
             link.out += NOT_HELD, request_id
             self._results["extend", "not_held"] += 1
             return True
-        _, deadline, began = ticket[4]
+        deadline = self.lease_end(ticket)
         ended = max(deadline, now + lease_ms * MS)
-        self._replace(ticket, ended, began, link.client)
+        self._replace(ticket, ended, ticket[4][2], link.client)
         link.out += EXTENDED, request_id, _U32.pack((ended - now) // MS)
         self._results["extend", "extended"] += 1
         return True
@@ -315,6 +376,10 @@ class LockTable(TableState):
 
     def _disconnect(self, link: Link, now: int) -> None:
         """Pass its waiters over from now on; only then hand on, never to the link that ended."""
+        if link.term != self.term:
+            return
+        if self.connections.get(link.number) is link:
+            del self.connections[link.number]
         if self.links.get(link.client) is link:
             del self.links[link.client]
         keys: set[bytes] = set()
@@ -333,3 +398,46 @@ class LockTable(TableState):
             self._end(ticket, "operator", now)
             self._drop(ticket, c.DROP_OPERATOR)
             self._hand_on(keys_of(ticket), now)
+
+    # What a term brings
+
+    def _plan_departures(self, departures: int) -> None:
+        """Say which departures come next; those that are ready begin with the oldest waiter."""
+        self._departures = departures
+        self._next_to_depart = self.line.end
+        if departures == NO_DEPARTURES:
+            self._departs_at = NEVER
+        elif departures == GRACE_RUNS:
+            self._departs_at = self._held_until
+        else:
+            self._departs_at = 0
+            self._next_to_depart = self.line.end.after
+
+    def _depart(self, now: int) -> None:
+        """Look at the next slice of waiters, and let those of earlier terms leave or detach."""
+        if self._departures == GRACE_RUNS:
+            self._plan_departures(HELD_BACK_DETACH)
+        waiter = self._next_to_depart
+        keys: set[bytes] = set()
+        looks = LOOKS_PER_SLICE
+        while looks > 0 and self.held_back and waiter.joined < self._older_below:
+            looks -= 1
+            looked_at, waiter = waiter, waiter.after
+            link = looked_at.link
+            if link is None or link.term == self.term:
+                continue
+            if link.leaves:
+                self._leave(looked_at)
+            elif self._departures == HELD_BACK_DETACH:
+                self._detach(looked_at, now)
+            else:
+                continue
+            keys.update(looked_at.keys)
+            looks -= LOOKS_PER_DEPARTURE
+        if self.held_back and waiter.joined < self._older_below:
+            self._next_to_depart = waiter
+        elif self.held_back and self._departures == LEAVERS_LEAVE:
+            self._plan_departures(GRACE_RUNS)
+        else:
+            self._plan_departures(NO_DEPARTURES)
+        self._hand_on(keys, now)

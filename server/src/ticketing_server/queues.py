@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 _STALE_MIN = 64
+AFTER_ALL = 1 << 63
+"""Higher than any join number."""
 
 
 class Link:
@@ -28,14 +31,19 @@ class Link:
         self.broken = False
         """Whether a command of it was refused for good: nothing more of it is applied."""
         self.waiters: dict[int, Waiter] = {}
-        """Attached waiters by join number."""
+        """Attached waiters by join number; held-back ones once its term is over."""
 
 
 class Waiter:
-    """An owner in the queue of each of its keys; attached while it has a link."""
+    """An owner in the queue of each of its keys.
+
+    Detached while it has no link, held back while that is of an earlier term, else attached.
+    """
 
     __slots__ = (
+        "after",
         "arrived_ns",
+        "before",
         "client",
         "grace_bucket",
         "grace_end_ns",
@@ -62,6 +70,8 @@ class Waiter:
         self.wait_bucket: dict[int, Waiter] | None = None
         self.grace_end_ns = 0
         self.grace_bucket: dict[int, Waiter] | None = None
+        self.before: Waiter
+        self.after: Waiter
 
     @property
     def owner(self) -> bytes:
@@ -83,8 +93,45 @@ class Waiter:
             self.grace_bucket = None
 
 
+class Line:
+    """Every waiter of every key, in the order of their joining.
+
+    A linked ring, so that whoever walks it can stop anywhere and go on later, whatever changed.
+    """
+
+    __slots__ = ("end",)
+
+    def __init__(self) -> None:
+        self.end = end = Waiter(b"", b"", (), AFTER_ALL)
+        """No waiter, but what comes after the last one and before the first."""
+        end.before = end.after = end
+
+    def __iter__(self) -> Iterator[Waiter]:
+        """Go over all waiters; the one that was given last must not be removed meanwhile."""
+        waiter = self.end.after
+        while waiter is not self.end:
+            yield waiter
+            waiter = waiter.after
+
+    def add(self, waiter: Waiter) -> None:
+        """Take a waiter that joined after all that are there."""
+        end = self.end
+        last = end.before
+        waiter.before = last
+        waiter.after = end
+        last.after = end.before = waiter
+
+    def remove(self, waiter: Waiter) -> None:
+        """Take a waiter out."""
+        before, after = waiter.before, waiter.after
+        before.after = after
+        after.before = before
+        # Else one that a queue still has would keep alive all that left after it.
+        del waiter.before, waiter.after
+
+
 class Queue:
-    """One key that is waited for, or that a set holds.
+    """One key that is waited for, or that a set holds. Held-back waiters count as attached here.
 
     `line` is a heap of (join number, waiter). Who leaves or detaches stays in it until they come to
     the front or until most of it is stale, so no change costs more than a logarithm; who is
@@ -101,11 +148,11 @@ class Queue:
         self.line: list[tuple[int, Waiter]] = []
 
     def is_free(self) -> bool:
-        """Whether a newcomer may have the key: not held, and nobody attached waits for it."""
+        """Whether a newcomer may have the key: not held, and only detached waiters want it."""
         return self.holder is None and not self.attached
 
     def first(self) -> Waiter | None:
-        """Return the first attached waiter."""
+        """Return the first attached or held-back waiter."""
         line = self.line
         while line:
             waiter = line[0][1]

@@ -15,7 +15,7 @@ from ticketing_server import constants_gen as c
 from ticketing_server.deadlines import Deadlines
 from ticketing_server.engine import Event, Histogram
 from ticketing_server.limits import Limits
-from ticketing_server.queues import Link, Queue, Waiter
+from ticketing_server.queues import Line, Link, Queue, Waiter
 from ticketing_server.wire import (
     DROPPED,
     GRANTED,
@@ -26,6 +26,7 @@ from ticketing_server.wire import (
 
 MS = 1_000_000
 _TOKENS_PER_BLOCK = 1024
+_TOKENS_END = 1 << 64
 _TOKEN_NUMBERS = Struct(f">{_TOKENS_PER_BLOCK}Q")
 _TOKEN_BYTES = Struct("8s" * _TOKENS_PER_BLOCK)
 _EVENTS_MAX = 1024
@@ -103,8 +104,13 @@ class TableState:
         and not waited for."""
         self.waiting: dict[bytes, list[Waiter]] = {}
         """Waiters by client id + request id, in the order of their first join."""
+        self.line = Line()
+        """All waiters in the order of their joining."""
+        self.term = 0
         self.links: dict[bytes, Link] = {}
-        """The connection that each client has now."""
+        """The connection of this term that each client has now."""
+        self.connections: dict[int, Link] = {}
+        """The connections of this term by number."""
         self.dirty: list[Link] = []
         self.refused: list[Refused] = []
         self.events: list[Event] = []
@@ -118,6 +124,7 @@ class TableState:
         self.set_tickets = 0
         self.set_ticket_keys = 0
         self.attached = 0
+        self.held_back = 0
         self.detached = 0
         self.wait = {name: new_histogram() for name in ("granted", "timed_out", "cancelled")}
         self.hold = new_histogram()
@@ -128,6 +135,8 @@ class TableState:
         self._tokens: list[bytes] = []
         self._next_join = 1
         self._unheld = 0
+        self._next_to_depart = self.line.end
+        """The waiter that the slice of departures to come begins with."""
         self._leases: Deadlines[bytes, Ticket] = Deadlines(_lease_end)
         self._waits: Deadlines[int, Waiter] = Deadlines(_wait_end)
         self._graces: Deadlines[int, Waiter] = Deadlines(_grace_end)
@@ -182,12 +191,32 @@ class TableState:
         slot = self.slots.get(key)
         return slot.holder if isinstance(slot, Queue) else slot
 
+    def lease_end(self, ticket: Ticket) -> int:
+        """Return when a ticket's lease ends, which is no earlier than the floor of its term."""
+        return max(ticket[4][1], self._leases.floor_ns)
+
     def _mint(self) -> None:
         """Make the next block of tokens; the list is popped from its end."""
         first = self._next_token
-        self._next_token = end = first + _TOKENS_PER_BLOCK
-        block = _TOKEN_NUMBERS.pack(*range(end - 1, first - 1, -1))
-        self._tokens[:] = _TOKEN_BYTES.unpack(block)
+        end = first + _TOKENS_PER_BLOCK
+        if end <= _TOKENS_END:
+            block = _TOKEN_NUMBERS.pack(*range(end - 1, first - 1, -1))
+            self._tokens[:] = _TOKEN_BYTES.unpack(block)
+        else:
+            if first >= _TOKENS_END:
+                raise OverflowError("every token has been given")
+            end = _TOKENS_END
+            self._tokens[:] = [token.to_bytes(8, "big") for token in range(end - 1, first - 1, -1)]
+        self._next_token = end
+
+    def _skip_tokens(self, floor: int) -> None:
+        """Give no token below this any more."""
+        skipped = floor - self.next_token
+        if skipped > 0:
+            self._tokens.clear()
+            self._next_token = floor
+            # The tokens in between were never given, so that they count as no grants.
+            self.first_token += skipped
 
     def _lease(self, lease_ms: int, now: int) -> Lease:
         """Make the lease of a ticket that begins now."""
@@ -239,7 +268,8 @@ class TableState:
                 self.slots[key] = changed
 
     def _lease_again(self, ticket: Ticket, lease_ms: int, now: int) -> None:
-        self._replace(ticket, max(ticket[4][1], now + lease_ms * MS), now, ticket[5])
+        ended = max(self.lease_end(ticket), now + lease_ms * MS)
+        self._replace(ticket, ended, now, ticket[5])
 
     def _end(self, ticket: Ticket, reason: str, now: int) -> None:
         """Take a ticket out of the table; its keys are free, and yet to be handed on."""
@@ -283,7 +313,7 @@ class TableState:
     # Waiters
 
     def _are_free(self, keys: tuple[bytes, ...]) -> bool:
-        """Whether nobody holds any of these keys or queues for it attached."""
+        """Whether nobody holds any of these keys or queues for it attached or held back."""
         for key in keys:
             slot = self.slots.get(key)
             if slot is not None and not (isinstance(slot, Queue) and slot.is_free()):
@@ -301,7 +331,7 @@ class TableState:
         now: int,
     ) -> None:
         """Put a waiter at the tail of the queue of each key."""
-        if self.attached + self.detached >= self._limits.waiters:
+        if self.attached + self.held_back + self.detached >= self._limits.waiters:
             self._overloaded(link, op, request_id, "waiters")
             return
         limit = self._limits.waiters_per_key
@@ -312,7 +342,12 @@ class TableState:
                 return
         waiter = Waiter(link.client, request_id, keys, self._next_join)
         self._next_join += 1
-        for key in keys:
+        self._take_place(waiter)
+        self._enter(waiter, link, wait_ms, lease_ms, now)
+
+    def _take_place(self, waiter: Waiter) -> None:
+        """Put a new waiter, detached as yet, behind all others."""
+        for key in waiter.keys:
             slot = self.slots.get(key)
             if not isinstance(slot, Queue):
                 queue = self.slots[key] = Queue()
@@ -322,22 +357,38 @@ class TableState:
             slot.detached += 1
         self.detached += 1
         self.waiting.setdefault(waiter.owner, []).append(waiter)
-        self._enter(waiter, link, wait_ms, lease_ms, now)
+        self.line.add(waiter)
 
     def _enter(self, waiter: Waiter, link: Link, wait_ms: int, lease_ms: int, now: int) -> None:
         """Attach a detached waiter to a link, with the wait and lease it asks for now."""
-        waiter.link = link
         waiter.lease_ms = lease_ms
         waiter.arrived_ns = now
-        link.waiters[waiter.joined] = waiter
         if wait_ms != c.WAIT_MS_FOREVER:
-            waiter.wait_end_ns = now + wait_ms * MS
-            waiter.wait_bucket = self._waits.bucket(waiter.wait_end_ns)
-            waiter.wait_bucket[waiter.joined] = waiter
+            self._set_wait(waiter, now + wait_ms * MS)
+        self._take_part(waiter, link)
+
+    def _take_part(self, waiter: Waiter, link: Link) -> None:
+        """Attach a detached waiter to a link."""
+        waiter.link = link
+        link.waiters[waiter.joined] = waiter
         for key in waiter.keys:
             self._queue(key).attach(waiter)
         self.attached += 1
         self.detached -= 1
+
+    def _set_wait(self, waiter: Waiter, end_ns: int) -> None:
+        waiter.wait_end_ns = end_ns
+        waiter.wait_bucket = self._waits.bucket(end_ns)
+        waiter.wait_bucket[waiter.joined] = waiter
+
+    def _set_grace(self, waiter: Waiter, end_ns: int) -> None:
+        waiter.grace_end_ns = end_ns
+        waiter.grace_bucket = self._graces.bucket(end_ns)
+        waiter.grace_bucket[waiter.joined] = waiter
+
+    def is_held_back(self, waiter: Waiter) -> bool:
+        """Whether a waiter's connection ended with its term, and it may yet come back."""
+        return waiter.link is not None and waiter.link.term != self.term
 
     def _attach(self, waiter: Waiter, link: Link, wait_ms: int, lease_ms: int, now: int) -> None:
         """Take a re-sent acquire of a waiter: same place, new wait and lease, granted if it can."""
@@ -351,21 +402,22 @@ class TableState:
             self._time_out(waiter, now)
 
     def _pass_over(self, waiter: Waiter) -> None:
-        """Take an attached waiter from its link; it keeps its place."""
+        """Take an attached or held-back waiter from its link; it keeps its place."""
         link = waiter.link
         assert link is not None
         del link.waiters[waiter.joined]
         waiter.link = None
         for key in waiter.keys:
             self._queue(key).detach()
-        self.attached -= 1
+        if link.term == self.term:
+            self.attached -= 1
+        else:
+            self.held_back -= 1
         self.detached += 1
 
     def _detach(self, waiter: Waiter, now: int) -> None:
         self._pass_over(waiter)
-        waiter.grace_end_ns = now + self._limits.reattach_grace_ms * MS
-        waiter.grace_bucket = self._graces.bucket(waiter.grace_end_ns)
-        waiter.grace_bucket[waiter.joined] = waiter
+        self._set_grace(waiter, now + self._limits.reattach_grace_ms * MS)
 
     def _leave(self, waiter: Waiter) -> None:
         """Take a waiter out of every queue; who it kept back is yet to be looked at."""
@@ -373,6 +425,9 @@ class TableState:
             self._pass_over(waiter)
         waiter.forget_deadlines()
         self.detached -= 1
+        if waiter is self._next_to_depart:
+            self._next_to_depart = waiter.after
+        self.line.remove(waiter)
         owner = self.waiting[waiter.owner]
         if len(owner) == 1:
             del self.waiting[waiter.owner]
@@ -386,6 +441,9 @@ class TableState:
     def _wait_over(self, waiter: Waiter, now: int) -> None:
         if waiter.link is None:
             self._leave(waiter)
+        elif waiter.link.term != self.term:
+            self._leave(waiter)
+            self._hand_on(waiter.keys, now)
         else:
             self._time_out(waiter, now)
 
@@ -399,7 +457,7 @@ class TableState:
         self._hand_on(waiter.keys, now)
 
     def _can_be_granted(self, waiter: Waiter) -> bool:
-        if self._grace_until is not None:
+        if self._grace_until is not None or self.is_held_back(waiter):
             return False
         for key in waiter.keys:
             queue = self._queue(key)
@@ -410,8 +468,8 @@ class TableState:
     def _hand_on(self, keys: Iterable[bytes], now: int) -> None:
         """Grant who now can be, after a change to these keys, oldest first.
 
-        Only the first attached waiter of a changed key can have become grantable, and a grant
-        makes nobody else so: those behind it wait for keys that are held now.
+        Only the first waiter of a changed key can have become grantable, and a grant makes
+        nobody else so: those behind it wait for keys that are held now.
         """
         firsts = {}
         for key in keys:
