@@ -84,6 +84,31 @@ def parse_http_listen(text: str) -> tuple[Address, ...]:
     return addresses
 
 
+def parse_peer_listen(text: str) -> tuple[Address, ...]:
+    addresses = parse_listen(text)
+    if any(address.is_unix for address in addresses):
+        raise ValueError
+    return addresses
+
+
+def parse_advertise(text: str) -> Address:
+    address = parse_address(text)
+    if address.is_unix or address.is_wildcard or not address.port:
+        raise ValueError
+    return address
+
+
+def parse_cluster(text: str) -> tuple[tuple[Address, Address], ...]:
+    """Read each node's address for peers and for clients; how many is checked with the slot."""
+    nodes = []
+    for part in text.split(","):
+        peer, slash, client = part.strip().partition("/")
+        if not slash:
+            raise ValueError
+        nodes.append((parse_advertise(peer), parse_advertise(client)))
+    return tuple(nodes)
+
+
 def parse_path(text: str) -> Path:
     if not text or "\0" in text:
         raise ValueError

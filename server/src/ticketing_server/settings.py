@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ticketing_server.addresses import Address
-from ticketing_server.constants_gen import DEFAULT_HTTP_PORT, DEFAULT_PORT
+from ticketing_server.constants_gen import (
+    DEFAULT_HTTP_PORT,
+    DEFAULT_PORT,
+    FAILOVER_GRACE_MS,
+)
 from ticketing_server.limits import Limits
 from ticketing_server.secret_file import Secret
 from ticketing_server.setting_values import (
@@ -20,11 +24,14 @@ from ticketing_server.setting_values import (
     count,
     duration,
     parse_addresses,
+    parse_advertise,
+    parse_cluster,
     parse_host_names,
     parse_http_listen,
     parse_keepalive,
     parse_listen,
     parse_path,
+    parse_peer_listen,
     show_duration,
 )
 
@@ -71,8 +78,8 @@ def _limit_setting(limit: str, low: int, high: int, about: str) -> Setting:
     return Setting(name, default, takes, about, count(low, high), default, limit=limit)
 
 
-def _file_setting(name: str, about: str, example: str) -> Setting:
-    return Setting(name, "", _FILE_TAKES, about, parse_path, example)
+def _file_setting(name: str, about: str, example: str, takes: str = _FILE_TAKES) -> Setting:
+    return Setting(name, "", takes, about, parse_path, example)
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -133,6 +140,69 @@ SETTINGS: tuple[Setting, ...] = (
         "tls-client-ca",
         "certificate authorities (PEM), one of which has to have signed a client's certificate",
         "clients-ca.pem",
+    ),
+    _file_setting(
+        "data-dir",
+        "folder of this server's own (made if need be) that keeps tickets, queues and tokens over"
+        " restarts; without it a restart forgets them",
+        "data",
+        takes="the path of a folder",
+    ),
+    Setting(
+        "cluster",
+        "",
+        "3 or 5 times peer_host:port/client_host:port, by comma or by repeating the flag",
+        "every node's addresses for peers and for clients, in the order of their slots, the same"
+        " on all; needs --slot and --data-dir",
+        parse_cluster,
+        "n0:5227/n0:5225,n1:5227/n1:5225,n2:5227/n2:5225",
+        several=True,
+    ),
+    Setting(
+        "slot", "", "a whole number, 0 to 4", "this node's place in --cluster", count(0, 4), "0"
+    ),
+    Setting(
+        "peer-listen",
+        "",
+        "addresses as host:port or [v6]:port",
+        "where other nodes connect; by default this node's peer address in --cluster",
+        parse_peer_listen,
+        "0.0.0.0:5227",
+        several=True,
+    ),
+    Setting(
+        "advertise",
+        "",
+        "one address as host:port or [v6]:port",
+        "where clients are told to find this node; by default its client address in --cluster",
+        parse_advertise,
+        "n0.example.com:5225",
+    ),
+    _file_setting(
+        "cluster-secret-file",
+        "secrets shared by the nodes, as in --secret-file, the first being the one that this node"
+        " proves; or put one into TICKETING_CLUSTER_SECRET; SIGHUP reads it again",
+        "cluster.secret",
+    ),
+    _file_setting(
+        "peer-tls-cert",
+        "certificate chain (PEM) with which this node both serves and dials its peers",
+        "peer.pem",
+    ),
+    _file_setting("peer-tls-key", "private key of --peer-tls-cert (PEM)", "peer.key"),
+    _file_setting(
+        "peer-tls-ca",
+        "certificate authorities (PEM), one of which has to have signed each peer's certificate",
+        "peers-ca.pem",
+    ),
+    Setting(
+        "failover-grace",
+        show_duration(FAILOVER_GRACE_MS),
+        _DURATION_TAKES(low="0", high="1h"),
+        "how long after a change of the leader, or a restart, waiters and holders have to come"
+        " back; only with --data-dir",
+        duration(0, 3_600_000),
+        "5s",
     ),
     Setting(
         "admin-listen",
@@ -230,7 +300,8 @@ SETTINGS: tuple[Setting, ...] = (
         "0",
         _DURATION_TAKES(low="0", high="30d"),
         "how long after a start nothing is granted, so that the leases of the run before end first;"
-        " has to be chosen (0 too) for an address beyond loopback",
+        " has to be chosen (0 too) for an address beyond loopback; not with --data-dir, which"
+        " forgets none",
         duration(0, 30 * 86_400_000),
         "30s",
         limit="restart_grace_ms",
@@ -273,9 +344,27 @@ class TlsFiles:
     prefix: str = ""
     """What the names of its settings begin with, before `tls-cert`."""
 
+    @property
+    def ca_flag(self) -> str:
+        """The flag that named `client_ca`."""
+        return "--peer-tls-ca" if self.prefix == "peer-" else f"--{self.prefix}tls-client-ca"
+
     def paths(self) -> tuple[Path, ...]:
         """Every file that is named."""
         return (self.cert, self.key, *([self.client_ca] if self.client_ca else []))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """A node's place among the others; addresses are by slot."""
+
+    slot: int
+    peers: tuple[Address, ...]
+    clients: tuple[Address, ...]
+    peer_listen: tuple[Address, ...]
+    secret_file: Path | None = None
+    secrets: tuple[Secret, ...] = ()
+    tls: TlsFiles | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +379,9 @@ class Settings:
     secret_file: Path | None = None
     secrets: tuple[Secret, ...] = ()
     tls: TlsFiles | None = None
+    data_dir: Path | None = None
+    cluster: ClusterSettings | None = None
+    failover_grace_ms: int = FAILOVER_GRACE_MS
     admin_listen: tuple[Address, ...] = ()
     admin_secret_file: Path | None = None
     admin_secrets: tuple[Secret, ...] = ()
@@ -300,3 +392,10 @@ class Settings:
     loop: str = "auto"
     ready_file: Path | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def mode(self) -> str:
+        """What a restart forgets: `memory`, `durable` or `cluster`."""
+        if self.cluster is not None:
+            return "cluster"
+        return "memory" if self.data_dir is None else "durable"

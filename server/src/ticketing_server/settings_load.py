@@ -2,102 +2,57 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from ticketing_server.addresses import Address
 from ticketing_server.secret_file import (
     Secret,
     check_admin_secrets,
-    check_secret,
     read_admin_secret_file,
     read_secret_file,
     weak_secrets,
 )
-from ticketing_server.settings import BY_NAME, ENV_PREFIX, SETTINGS, Settings, TlsFiles
+from ticketing_server.settings import BY_NAME, ENV_PREFIX, SETTINGS, ClusterSettings, Settings
+from ticketing_server.settings_cluster import (
+    CLUSTER_SECRET_ENV,
+    check_cluster,
+    check_data_dir,
+    cluster_of,
+    cluster_warnings,
+    with_cluster_defaults,
+)
+from ticketing_server.settings_given import (
+    Given,
+    SettingsError,
+    gather,
+    make_secret,
+    read_file,
+    secrets_of,
+    shown,
+    tls_files,
+    value_of,
+)
+
+__all__ = [
+    "Given", "SettingsError", "gather", "load", "reread_admin_secrets", "reread_cluster_secrets",
+    "reread_secrets",
+]  # fmt: skip
 
 SECRET_ENV = "TICKETING_SECRET"
 ADMIN_SECRET_ENV = "TICKETING_ADMIN_SECRET"
 ADMIN_ADDRESS_ENV = "TICKETING_ADMIN_ADDRESS"
 _OTHER_ENV = {
     "TICKETING_URL", "TICKETING_NAME", SECRET_ENV, ADMIN_SECRET_ENV, ADMIN_ADDRESS_ENV,
+    CLUSTER_SECRET_ENV,
 }  # fmt: skip
-_SHOWN_BYTES_MAX = 200
-
-
-class SettingsError(Exception):
-    """A setting is wrong; the text says which, what it got, what it takes, and a right command."""
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What was given, before it is checked: per setting its text and `flag` or `env`."""
-
-    values: Mapping[str, tuple[str, str]]
-    env: Mapping[str, str] = field(repr=False)
-
-    def text(self, name: str) -> str:
-        """The value of a setting as text: what was given, else its default."""
-        return self.values[name][0] if name in self.values else BY_NAME[name].default
-
-    def source(self, name: str) -> str:
-        """Where the value comes from: `flag`, `env` or `default`."""
-        return self.values[name][1] if name in self.values else "default"
-
-    def called(self, name: str) -> str:
-        """What the one who gave the value calls the setting."""
-        return BY_NAME[name].env if self.source(name) == "env" else BY_NAME[name].flag
-
-    def corrected(self, changes: Mapping[str, str | None]) -> str:
-        """The command with other values for some settings; None takes one out."""
-        env: list[str] = []
-        argv: list[str] = []
-        for name, (text, source) in self.values.items():
-            new = changes.get(name, text)
-            if new is None:
-                continue
-            if source == "env":
-                env.append(f"{BY_NAME[name].env}={shlex.quote(new)}")
-            else:
-                argv += [BY_NAME[name].flag, new]
-        for name, new in changes.items():
-            if new is not None and name not in self.values:
-                argv += [BY_NAME[name].flag, new]
-        return " ".join([*env, "ticketing-server", *map(shlex.quote, argv)])
-
-    def refusal(
-        self, what: str, changes: Mapping[str, str | None], before: str = ""
-    ) -> SettingsError:
-        """The error for `what`, ending with the command that would have been right."""
-        return SettingsError(f"{what}\n  try: {before}{self.corrected(changes)}")
-
-
-def gather(flags: Mapping[str, Sequence[str]], env: Mapping[str, str]) -> Given:
-    """Join flags and environment (an empty variable counts as not set).
-
-    SettingsError where a flag is repeated that takes one value.
-    """
-    values: dict[str, tuple[str, str]] = {}
-    for setting in SETTINGS:
-        texts = flags.get(setting.name, ())
-        if len(texts) > 1 and not setting.several:
-            raise SettingsError(f"{setting.flag} was given {len(texts)} times and takes one value")
-        if texts:
-            values[setting.name] = (",".join(texts), "flag")
-        elif env.get(setting.env):
-            values[setting.name] = (env[setting.env], "env")
-    return Given(values, env)
 
 
 def load(given: Given) -> Settings:
     """Check every value, read the files that hold secrets, and check what belongs together."""
-    values = {name: _parse(given, name) for name in BY_NAME}
+    values = {name: value_of(given, name) for name in BY_NAME}
     limits = {s.limit: values[s.name] for s in SETTINGS if s.limit}
     settings = Settings(
         listen=values["listen"],
@@ -107,28 +62,34 @@ def load(given: Given) -> Settings:
         http_token=_read_token(given, values["http-token-file"]),
         secret_file=values["secret-file"],
         secrets=_read_secrets(given, values["secret-file"]),
-        tls=_tls_files(given, values),
+        tls=tls_files(given, values),
+        data_dir=values["data-dir"],
+        cluster=cluster_of(given, values),
+        failover_grace_ms=values["failover-grace"],
         admin_listen=values["admin-listen"],
         admin_secret_file=values["admin-secret-file"],
         admin_secrets=_read_admin_secrets(given, values["admin-secret-file"]),
-        admin_tls=_tls_files(given, values, "admin-"),
+        admin_tls=tls_files(given, values, "admin-"),
         limits=replace(Settings().limits, **limits),
         log_format=values["log-format"],
         log_level=values["log-level"],
         loop=values["loop"],
         ready_file=values["ready-file"],
     )
+    settings = with_cluster_defaults(given, values, settings)
+    check_data_dir(given, settings)
+    check_cluster(given, settings)
     _check_reachable(given, settings)
     _check_admin(given, settings)
     if settings.ready_file is not None and not settings.ready_file.absolute().parent.is_dir():
         raise given.refusal(
-            f"{given.called('ready-file')}: got {_shown(str(settings.ready_file))}, whose folder"
+            f"{given.called('ready-file')}: got {shown(str(settings.ready_file))}, whose folder"
             " does not exist; takes the path of a file in a folder that does",
             {"ready-file": settings.ready_file.name},
         )
     if settings.ready_file is not None and settings.ready_file.is_dir():
         raise given.refusal(
-            f"{given.called('ready-file')}: got {_shown(str(settings.ready_file))}, which can't be"
+            f"{given.called('ready-file')}: got {shown(str(settings.ready_file))}, which can't be"
             " written (Is a directory); takes the path of a file in a folder that exists",
             {"ready-file": str(settings.ready_file / "ready")},
         )
@@ -142,29 +103,18 @@ def reread_secrets(settings: Settings) -> tuple[Secret, ...]:
     return read_secret_file(settings.secret_file)
 
 
+def reread_cluster_secrets(cluster: ClusterSettings) -> tuple[Secret, ...]:
+    """Read the cluster's secrets again; OSError or ValueError where that fails."""
+    if cluster.secret_file is None:
+        return cluster.secrets
+    return read_secret_file(cluster.secret_file)
+
+
 def reread_admin_secrets(settings: Settings) -> tuple[Secret, ...]:
     """Read the secrets of administration again; OSError or ValueError where that fails."""
     if settings.admin_secret_file is None:
         return settings.admin_secrets
     return read_admin_secret_file(settings.admin_secret_file)
-
-
-def _shown(text: str) -> str:
-    shown = ascii(text)
-    return shown if len(shown) <= _SHOWN_BYTES_MAX else shown[:_SHOWN_BYTES_MAX] + "…'"
-
-
-def _parse(given: Given, name: str) -> Any:
-    setting, text = BY_NAME[name], given.text(name)
-    if not text and name not in given.values:
-        return None
-    try:
-        return setting.parse(text)
-    except ValueError:
-        raise given.refusal(
-            f"{given.called(name)}: got {_shown(text)}, takes {setting.takes}",
-            {name: setting.example},
-        ) from None
 
 
 def _http_listen(
@@ -177,60 +127,13 @@ def _http_listen(
     return http_listen
 
 
-def _read(given: Given, name: str, read: Callable[[Path], Any], path: Path, holds: str) -> Any:
-    try:
-        return read(path)
-    except OSError as error:
-        why = f"which can't be read ({error.strerror})"
-    except ValueError as error:
-        why = f"of which {error}"
-    raise given.refusal(
-        f"{given.called(name)}: got {_shown(str(path))}, {why}; takes a file that holds {holds}",
-        {name: BY_NAME[name].example},
-        before=_make_secret(BY_NAME[name].example),
-    )
-
-
-def _make_secret(path: str) -> str:
-    return f"(umask 077; ticketing-server secret > {path}) && "
-
-
 def _read_secrets(given: Given, path: Path | None) -> tuple[Secret, ...]:
-    return _secrets_of(given, path, "secret-file", SECRET_ENV, read_secret_file, tuple)
+    return secrets_of(given, path, "secret-file", SECRET_ENV, read_secret_file, tuple)
 
 
 def _read_admin_secrets(given: Given, path: Path | None) -> tuple[Secret, ...]:
     read, check = read_admin_secret_file, check_admin_secrets
-    return _secrets_of(given, path, "admin-secret-file", ADMIN_SECRET_ENV, read, check)
-
-
-def _secrets_of(
-    given: Given,
-    path: Path | None,
-    setting: str,
-    env: str,
-    read: Callable[[Path], tuple[Secret, ...]],
-    check: Callable[[tuple[Secret, ...]], tuple[Secret, ...]],
-) -> tuple[Secret, ...]:
-    """The secrets of a file or of the one variable that may stand in for it."""
-    text = given.env.get(env, "")
-    if path is not None:
-        if text:
-            raise given.refusal(
-                f"{given.called(setting)} and {env} are both set, and one is enough",
-                {},
-                before=f"unset {env}; ",
-            )
-        found: tuple[Secret, ...] = _read(given, setting, read, path, "lines of `name secret`")
-        return found
-    if not text:
-        return ()
-    try:
-        return check((check_secret("default", os.fsencode(text)),))
-    except ValueError as error:
-        raise given.refusal(
-            f"{env}: {error}", {}, before=f'{env}="$(ticketing-server secret)" '
-        ) from None
+    return secrets_of(given, path, "admin-secret-file", ADMIN_SECRET_ENV, read, check)
 
 
 def _parse_token(path: Path) -> str:
@@ -243,7 +146,7 @@ def _parse_token(path: Path) -> str:
 def _read_token(given: Given, path: Path | None) -> str:
     if path is None:
         return ""
-    token: str = _read(
+    token: str = read_file(
         given,
         "http-token-file",
         _parse_token,
@@ -251,21 +154,6 @@ def _read_token(given: Given, path: Path | None) -> str:
         "one token of 16 to 1,024 printable ASCII characters without space",
     )
     return token
-
-
-def _tls_files(given: Given, values: Mapping[str, Any], prefix: str = "") -> TlsFiles | None:
-    names = [f"{prefix}tls-{part}" for part in ("cert", "key", "client-ca")]
-    cert, key, client_ca = (values[name] for name in names)
-    if cert is None and key is None and client_ca is None:
-        return None
-    if cert is None or key is None:
-        missing = [name for name in names[:2] if values[name] is None]
-        raise given.refusal(
-            f"TLS takes {BY_NAME[names[0]].flag} and {BY_NAME[names[1]].flag} together; not given:"
-            f" {', '.join(BY_NAME[name].flag for name in missing)}",
-            {name: BY_NAME[name].example for name in missing},
-        )
-    return TlsFiles(cert, key, client_ca, prefix)
 
 
 def _check_reachable(given: Given, settings: Settings) -> None:
@@ -280,11 +168,12 @@ def _check_reachable(given: Given, settings: Settings) -> None:
         if not settings.secrets:
             reasons.append("a secret (--secret-file), as anyone could take and release locks")
             changes["secret-file"] = BY_NAME["secret-file"].example
-            before = _make_secret(BY_NAME["secret-file"].example)
-        if given.source("restart-grace") == "default":
+            before = make_secret(BY_NAME["secret-file"].example)
+        if settings.data_dir is None and given.source("restart-grace") == "default":
             reasons.append(
                 "a choice of --restart-grace, as a restart forgets who holds what: the longest"
-                " lease that clients ask for is safe, 0 grants at once"
+                " lease that clients ask for is safe, 0 grants at once; or --data-dir, which"
+                " forgets nothing"
             )
             changes["restart-grace"] = BY_NAME["restart-grace"].example
         if reasons:
@@ -322,7 +211,7 @@ def _check_admin(given: Given, settings: Settings) -> None:
             " as anyone could end others' tickets"
         )
         changes["admin-secret-file"] = BY_NAME["admin-secret-file"].example
-        before = _make_secret(BY_NAME["admin-secret-file"].example)
+        before = make_secret(BY_NAME["admin-secret-file"].example)
     if reasons:
         raise given.refusal(
             f"{given.called('admin-listen')}: got {exposed[0]}, which other machines may reach;"
@@ -340,7 +229,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _warnings(given: Given, settings: Settings) -> list[str]:
-    found = weak_secrets(settings.secrets)
+    found = weak_secrets(settings.secrets) + cluster_warnings(settings)
     if settings.secret_file is not None and settings.secret_file.stat().st_mode & 0o007:
         found.append(f"every user of this machine can read or write {settings.secret_file}")
     exposed = [a for a in settings.listen if not a.is_loopback] if settings.tls is None else []

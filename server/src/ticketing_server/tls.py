@@ -69,7 +69,7 @@ def _load(files: TlsFiles) -> tuple[ssl.SSLContext, dict[str, float]]:
             context.load_verify_locations(cafile=files.client_ca)
         except (OSError, ValueError) as error:
             raise TlsError(
-                f"--{files.prefix}tls-client-ca: got {str(files.client_ca)!r} ({_reason(error)}),"
+                f"{files.ca_flag}: got {str(files.client_ca)!r} ({_reason(error)}),"
                 " takes a file of certificates in PEM"
             ) from None
         context.verify_mode = ssl.CERT_REQUIRED
