@@ -353,9 +353,9 @@ class LockTable(TableState):
             link.out += NOT_HELD, request_id
             self._results["extend", "not_held"] += 1
             return True
-        deadline = self.lease_end(ticket)
+        deadline, began = self.lease_end(ticket), ticket[4][2]
         ended = max(deadline, now + lease_ms * MS)
-        self._replace(ticket, ended, ticket[4][2], link.client)
+        self._replace(ticket, ended, began, link.client)
         link.out += EXTENDED, request_id, _U32.pack((ended - now) // MS)
         self._results["extend", "extended"] += 1
         return True
@@ -423,10 +423,10 @@ class LockTable(TableState):
         while looks > 0 and self.held_back and waiter.joined < self._older_below:
             looks -= 1
             looked_at, waiter = waiter, waiter.after
-            link = looked_at.link
-            if link is None or link.term == self.term:
+            if not self.is_held_back(looked_at):
                 continue
-            if link.leaves:
+            leaves = looked_at.link is not None and looked_at.link.leaves
+            if leaves:
                 self._leave(looked_at)
             elif self._departures == HELD_BACK_DETACH:
                 self._detach(looked_at, now)

@@ -70,24 +70,9 @@ SECONDS = 1_000_000_000
 _BOUNDS = tuple(
     int(seconds * SECONDS)
     for seconds in (
-        0.001,
-        0.0025,
-        0.005,
-        0.01,
-        0.025,
-        0.05,
-        0.1,
-        0.25,
-        0.5,
-        1,
-        2.5,
-        5,
-        10,
-        30,
-        60,
-        300,
+        0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
     )
-)
+)  # fmt: skip
 
 
 def new_histogram() -> Histogram:
@@ -198,16 +183,14 @@ class TableState:
     def _mint(self) -> None:
         """Make the next block of tokens; the list is popped from its end."""
         first = self._next_token
-        end = first + _TOKENS_PER_BLOCK
-        if end <= _TOKENS_END:
-            block = _TOKEN_NUMBERS.pack(*range(end - 1, first - 1, -1))
-            self._tokens[:] = _TOKEN_BYTES.unpack(block)
+        if first >= _TOKENS_END:
+            raise OverflowError("every token has been given")
+        self._next_token = end = min(first + _TOKENS_PER_BLOCK, _TOKENS_END)
+        numbers = range(end - 1, first - 1, -1)
+        if len(numbers) == _TOKENS_PER_BLOCK:
+            self._tokens[:] = _TOKEN_BYTES.unpack(_TOKEN_NUMBERS.pack(*numbers))
         else:
-            if first >= _TOKENS_END:
-                raise OverflowError("every token has been given")
-            end = _TOKENS_END
-            self._tokens[:] = [token.to_bytes(8, "big") for token in range(end - 1, first - 1, -1)]
-        self._next_token = end
+            self._tokens[:] = [number.to_bytes(8, "big") for number in numbers]
 
     def _skip_tokens(self, floor: int) -> None:
         """Give no token below this any more."""
@@ -457,7 +440,8 @@ class TableState:
         self._hand_on(waiter.keys, now)
 
     def _can_be_granted(self, waiter: Waiter) -> bool:
-        if self._grace_until is not None or self.is_held_back(waiter):
+        link = waiter.link
+        if self._grace_until is not None or link is None or link.term != self.term:
             return False
         for key in waiter.keys:
             queue = self._queue(key)
