@@ -70,8 +70,8 @@ def conformance(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check format, lint and types; `-- --fix` rewrites what can be rewritten."""
-    stubs = ("types-jsonschema", "types-grpcio", "types-protobuf")
-    install(session, "ruff>=0.6,<1", "mypy>=1.10,<3", *stubs)
+    stubs = ("jsonschema", "grpcio", "grpcio-health-checking", "grpcio-reflection", "protobuf")
+    install(session, "ruff>=0.6,<1", "mypy>=1.10,<3", *(f"types-{name}" for name in stubs))
     if "--fix" in session.posargs:
         session.run("ruff", "check", "--fix", ".")
         session.run("ruff", "format", ".")

@@ -34,6 +34,7 @@ def ready_lines(running: Service) -> list[tuple[str, str]]:
         *(("listen", str(address)) for address in running.addresses),
         *(("listen-v3", str(address)) for address in running.v3_addresses),
         *(("http-listen", str(address)) for address in running.http_addresses),
+        *(("admin-listen", str(address)) for address in running.admin_addresses),
         ("pid", str(os.getpid())),
     ]
 
@@ -48,6 +49,7 @@ def fields(running: Service) -> dict[str, Value]:
         "listen": tuple(map(str, running.addresses)),
         "listen_v3": tuple(map(str, running.v3_addresses)),
         "dashboard": dashboard_url(running),
+        "admin_listen": tuple(map(str, running.admin_addresses)),
         "restart_grace_s": settings.limits.restart_grace_ms / 1_000,
         "secrets": tuple(secret.name for secret in settings.secrets),
         "tls": running.tls is not None,
@@ -71,6 +73,8 @@ def text(running: Service) -> str:
         ("try it", _client_line(running)),
         ("dashboard", dashboard_url(running) or "off"),
     ]
+    if running.admin_addresses:
+        rows.append(("admin", ", ".join(map(str, running.admin_addresses))))
     lines = "".join(f"  {name:<10} {value}\n" for name, value in rows)
     return f"Ticketing {running.state.version} is ready\n{lines}"
 

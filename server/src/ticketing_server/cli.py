@@ -173,7 +173,7 @@ async def _run(settings: Settings, log: EventLog, *, only_check: bool) -> int:
         await running.stop()
         print("ticketing-server would start")
         return EXIT_DRAINED
-    stop_asked = asyncio.Event()
+    stop_asked = running.stop_asked
     notify_socket = service.notify_socket()
     _handle_signals(running, stop_asked, notify_socket)
     asyncio.get_running_loop().set_exception_handler(running.log_bug)

@@ -439,7 +439,7 @@ def _bind_unix(path: str) -> socket.socket:
         try:
             listening.bind(path)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or not _is_abandoned(path):
+            if error.errno != errno.EADDRINUSE or not is_abandoned(path):
                 raise
             os.unlink(path)
             listening.bind(path)
@@ -450,7 +450,7 @@ def _bind_unix(path: str) -> socket.socket:
     return listening
 
 
-def _is_abandoned(path: str) -> bool:
+def is_abandoned(path: str) -> bool:
     """Whether a path is a Unix socket that nobody listens on any more."""
     if not stat.S_ISSOCK(os.stat(path).st_mode):
         return False

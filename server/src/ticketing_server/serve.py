@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Coroutine
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ticketing_server.addresses import Address
 from ticketing_server.costly import Costly
@@ -21,9 +21,12 @@ from ticketing_server.log import EventLog
 from ticketing_server.metrics import MetricsPage, ShellState
 from ticketing_server.secret_file import weak_secrets
 from ticketing_server.settings import Settings
-from ticketing_server.settings_load import reread_secrets
+from ticketing_server.settings_load import reread_admin_secrets, reread_secrets
 from ticketing_server.status import StatusPage
 from ticketing_server.tls import TlsError, TlsReloader
+
+if TYPE_CHECKING:
+    from ticketing_server.admin.listening import AdminServer
 
 LAG_INTERVAL_S = 0.5
 LAG_SAMPLES = 20
@@ -58,6 +61,10 @@ class Service:
             on_event=self._on_event,
         )
         self.http_addresses: tuple[Address, ...] = ()
+        self.stop_asked = asyncio.Event()
+        """Set by whoever wants the process to drain and end."""
+        self._started_s = time.monotonic()
+        self.admin = self._make_admin()
         self._http = HttpServer(self._site())
         self._http_listeners: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -72,12 +79,19 @@ class Service:
         """Where clients of version 3 connect."""
         return tuple(self.server.v3_addresses)
 
+    @property
+    def admin_addresses(self) -> tuple[Address, ...]:
+        """Where administration is served."""
+        return self.admin.addresses if self.admin is not None else ()
+
     async def start(self) -> None:
         """Listen everywhere, or raise BindError and listen nowhere."""
         try:
             await self.server.start()
             for address in self.settings.http_listen:
                 await self._listen_http(address)
+            if self.admin is not None:
+                await self.admin.start()
         except OSError as error:
             await self.stop()
             raise BindError(error) from error
@@ -96,6 +110,8 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.admin is not None:
+            await self.admin.stop()
         for listener in self._http_listeners:
             listener.close()
         self._http.close()
@@ -116,6 +132,8 @@ class Service:
             self.log.always("info", "reloaded", {"what": "secrets", "names": names})
         if self.tls is not None:
             self._reload_tls(self.tls)
+        if self.admin is not None:
+            self._reload_admin(self.admin)
 
     def log_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log what nobody caught, as a handler of the event loop; the server goes on."""
@@ -132,6 +150,34 @@ class Service:
             return
         self.state.certificate_expiry_unix_s = tls.expires_unix_s
         self.log.always("info", "reloaded", {"what": "tls"})
+
+    def _make_admin(self) -> AdminServer | None:
+        if not self.settings.admin_listen:
+            return None
+        # Only here is gRPC imported.
+        from ticketing_server.admin.host import Host
+        from ticketing_server.admin.listening import AdminServer
+
+        host = Host(
+            engine=self.server.engine,
+            begin_turn=self.server.begin_turn,
+            state=self.state,
+            log=self.log,
+            ask_stop=self.stop_asked.set,
+            is_ready=lambda: not self.state.draining,
+            uptime_s=lambda: time.monotonic() - self._started_s,
+        )
+        return AdminServer(self.settings, host)
+
+    def _reload_admin(self, admin: AdminServer) -> None:
+        try:
+            admin.replace_secrets(reread_admin_secrets(self.settings))
+            admin.reload_tls()
+        except (OSError, ValueError, TlsError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            self.log.always("error", "reload_failed", {"what": "admin"}, text=reason)
+        else:
+            self.log.always("info", "reloaded", {"what": "admin"})
 
     def _site(self) -> Site:
         engine = self.server.engine

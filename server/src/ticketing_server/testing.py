@@ -173,9 +173,9 @@ class ServerThread(_TestServer):
 
     async def _serve(self, settings: Settings) -> None:
         self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
         log = EventLog(self.log_lines.append, style=settings.log_format, level=settings.log_level)
         service = Service(settings, log)
+        self._stop = service.stop_asked
         await service.start()
         self._service = service
         self._ready = ready_lines(service)
