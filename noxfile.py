@@ -131,6 +131,6 @@ def toolchains(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure the server beside Redis in one run; results go to bench/results; `-- --help`."""
+    """Measure the server beside Redis and etcd; results go to bench/results; `-- --help`."""
     session.install("-e", "server[fast]", "-e", "clients/python")
     session.run("python", "bench/run.py", *session.posargs)

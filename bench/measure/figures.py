@@ -1,106 +1,17 @@
-"""The figures: what is run in each round, and what is divided by what.
-
-A figure is a list of rounds; in each, the two sides run one after the other against servers
-that are already up, so that whatever the machine does meanwhile meets both. The ratio that
-counts is the median of the rounds' own ratios.
-"""
+"""The figures of one server: beside Redis, and against itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
-from measure import load, servers
+from measure import cluster_figures, load, servers
+from measure.figure import Figure, Plan, Round, requests_per_s, server_cpu_us
 from measure.servers import Running
 
 #: 10^6 held tickets and the pairs beside them need more than the default limits.
 WIDE_LIMITS = ("--max-held-keys", "2000000", "--max-waiters", "2000000")
-
-Round = dict[str, dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How long and how often, and with which Python."""
-
-    python: str
-    rounds: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One line of the table; `measure` yields a round at a time, each side under its name."""
-
-    name: str
-    title: str
-    first: str
-    second: str
-    value: Callable[[dict[str, Any]], float]
-    unit: str
-    gate: float | None
-    at_least: bool
-    measure: Callable[[Plan], Iterator[Round]]
-    beside_redis: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A median with the least and the most."""
-
-    median: float
-    least: float
-    most: float
-
-    @classmethod
-    def of(cls, values: list[float]) -> Spread:
-        """The spread of one value per round."""
-        return cls(median(values), min(values), max(values))
-
-
-@dataclass(slots=True)
-class Result:
-    """A figure measured."""
-
-    figure: Figure
-    rounds: list[Round] = field(default_factory=list)
-
-    def side(self, name: str, value: Callable[[dict[str, Any]], float] | None = None) -> Spread:
-        """The spread of one side's value, the figure's own unless another is given."""
-        return Spread.of([(value or self.figure.value)(each[name]) for each in self.rounds])
-
-    @property
-    def ratio(self) -> Spread:
-        """Second side over first, round by round."""
-        figure = self.figure
-        return Spread.of(
-            [
-                figure.value(each[figure.second]) / figure.value(each[figure.first])
-                for each in self.rounds
-            ]
-        )
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the median ratio is on the right side of the gate; None without a gate."""
-        if self.figure.gate is None:
-            return None
-        if self.figure.at_least:
-            return self.ratio.median >= self.figure.gate
-        return self.ratio.median <= self.figure.gate
-
-
-def requests_per_s(run: dict[str, Any]) -> float:
-    """Verified requests per second, an acquire and a release being two."""
-    return float(run["requests_per_s"])
-
-
-def server_cpu_us(run: dict[str, Any]) -> float:
-    """The server's CPU per request, kernel included."""
-    return float(run["server_cpu_us_per_request"])
 
 
 def rss_mb(when: str) -> Callable[[dict[str, Any]], float]:
@@ -179,7 +90,7 @@ def _redis_figure(name: str, title: str, gate: float | None, **options: Any) -> 
         gate,
         at_least=True,
         measure=beside_redis(**options),
-        beside_redis=True,
+        needs=("redis",),
     )
 
 
@@ -275,4 +186,5 @@ FIGURES: tuple[Figure, ...] = (
         at_least=False,
         measure=memory_of_distinct_keys,
     ),
+    *cluster_figures.FIGURES,
 )

@@ -56,64 +56,85 @@ def ticketing(python: str, *options: str) -> Iterator[Running]:
         ready = Path(folder) / "ready"
         command = [python, "-m", "ticketing_server", "--listen", "127.0.0.1:0"]
         command += ["--loop", "uvloop", "--ready-file", str(ready), *options]
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("TICKETING_")
-        }
-        with _process(command, Path(folder) / "log", environment) as process:
-            port = _wait_until(process, Path(folder) / "log", lambda: _port_of(ready))
-            yield Running("ticketing", port, process.pid)
+        log = Path(folder) / "log"
+        with process(command, log, environment(), cpus={SERVER_CPU}) as server:
+            port = _wait_until(server, log, lambda: _port_of(ready))
+            yield Running("ticketing", port, server.pid)
 
 
 @contextmanager
 def redis() -> Iterator[Running]:
     """Redis without persistence: the job is locks in memory on both sides."""
-    port = _free_port()
+    port = free_port()
     program = shutil.which("redis-server")
     if program is None:
         raise BenchError(REDIS_MISSING)
     with tempfile.TemporaryDirectory() as folder:
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
         command += ["--save", "", "--appendonly", "no"]
-        with _process(command, Path(folder) / "log", dict(os.environ)) as process:
-            _wait_until(process, Path(folder) / "log", lambda: _connects(port))
-            yield Running("redis", port, process.pid)
+        log = Path(folder) / "log"
+        with process(command, log, environment(), cpus={SERVER_CPU}) as server:
+            _wait_until(server, log, lambda: _connects(port))
+            yield Running("redis", port, server.pid)
 
 
 @contextmanager
-def _process(
-    command: list[str], log: Path, environment: dict[str, str]
+def folder_on(disk: Path) -> Iterator[Path]:
+    """A folder there for as long as servers have their data in it."""
+    with tempfile.TemporaryDirectory(prefix="ticketing-bench-", dir=disk) as name:
+        yield Path(name)
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without settings of the server."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TICKETING_")}
+
+
+@contextmanager
+def process(
+    command: list[str],
+    log: Path,
+    environment: dict[str, str],
+    cpus: set[int] | None,
+    ended_by: signal.Signals = signal.SIGTERM,
 ) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with this context; `cpus` are those it may run on, None for all."""
     with log.open("wb") as output:
-        process = subprocess.Popen(
+        started = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
         )
-    os.sched_setaffinity(process.pid, {SERVER_CPU})
+    if cpus is not None:
+        os.sched_setaffinity(started.pid, cpus)
     try:
-        yield process
+        yield started
     finally:
-        process.send_signal(signal.SIGTERM)
+        started.send_signal(ended_by)
         try:
-            process.wait(STOP_SECONDS)
+            started.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            started.kill()
+            started.wait()
 
 
-def _wait_until(process: subprocess.Popen[bytes], log: Path, find_port: Callable[[], int]) -> int:
+def said(log: Path) -> str:
+    """The end of what a process wrote."""
+    return log.read_text(encoding="utf-8", errors="replace").strip()[-2000:]
+
+
+def _wait_until(started: subprocess.Popen[bytes], log: Path, find_port: Callable[[], int]) -> int:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         port = find_port()
         if port:
             return port
-        if process.poll() is not None:
+        if started.poll() is not None:
             break
         time.sleep(0.02)
-    said = log.read_text(encoding="utf-8", errors="replace").strip()[-2000:]
-    raise BenchError(f"the server did not start within {START_SECONDS:.0f} s; it said:\n{said}")
+    raise BenchError(f"the server did not start within {START_SECONDS:.0f} s:\n{said(log)}")
 
 
 def _port_of(ready: Path) -> int:
@@ -129,7 +150,8 @@ def _port_of(ready: Path) -> int:
     return 0
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from measure import machine, servers, table
-from measure.figures import FIGURES, Result, Spread
+from measure.figure import Result, Spread
+from measure.figures import FIGURES
 
 BY_NAME = {figure.name: figure for figure in FIGURES}
 
@@ -64,6 +65,38 @@ def test_the_table_says_what_is_not_met() -> None:
     assert "| 100 (100–100) | 150 (150–150) | 1.50 (1.50–1.50) |" in text
     assert "≥ 2 NOT MET" in text
     assert "≤ 1.5 met" in text
+
+
+def test_failover_is_judged_by_its_p50_and_p95() -> None:
+    def killed(*seconds: float) -> Result:
+        figure = BY_NAME["failover"]
+        return Result(
+            figure, [{"etcd": {"seconds": 1.5}, "ticketing": {"seconds": each}} for each in seconds]
+        )
+
+    measured = killed(*[0.6] * 19, 2.0)
+    assert measured.p95("ticketing") == 0.6
+    assert measured.met
+    assert "| 20 | 1.50 / 1.50 (1.50–1.50) | 0.60 / 0.60 (0.60–2.00) |" in table.markdown(
+        {}, [measured]
+    )
+    assert not killed(*[0.6] * 18, 2.0, 2.0).met
+    assert not killed(*[0.8] * 20).met
+
+
+def test_each_pair_of_sides_has_a_table_of_its_own() -> None:
+    text = table.markdown(
+        {},
+        [
+            result("one-length", [(run(100_000), run(200_000))]),
+            result("cluster", [(run(7_240), run(160_000))]),
+            result("cluster-one", [(run(5_000), run(15_000))]),
+            result("durable", [(run(1e6), run(2e5))]),
+        ],
+    )
+    assert text.count("\n| --- |") == 3
+    assert "| etcd, k requests/s | Ticketing, k requests/s |" in text
+    assert "| 7.2 (7.2–7.2) | 160 (160–160) | 22.10 (22.10–22.10) |" in text
 
 
 def test_a_missing_redis_is_said_with_the_command_that_installs_it(
