@@ -62,8 +62,9 @@ class Replay:
     def _entry(self, entry: Entry, segment: int) -> None:
         entries = self.entries
         if entries:
-            place = entry.index - entries[0].index
-            if not 0 <= place <= len(entries):
+            # Before the first: segments are dropped that had what comes before it.
+            place = max(0, entry.index - entries[0].index)
+            if place > len(entries):
                 raise ValueError(
                     f"entry {entry.index} follows {entries[0].index} to {entries[-1].index}"
                 )

@@ -1,0 +1,142 @@
+"""A directory in memory that loses power: what wasn't synced is kept, lost or torn."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+from copy import deepcopy
+from dataclasses import dataclass, field
+from random import Random
+
+
+class PowerLost(BaseException):
+    """The process is gone, in the middle of a call."""
+
+
+@dataclass
+class File:
+    """Bytes as they are seen now, and those that are known to be on the medium."""
+
+    seen: bytearray = field(default_factory=bytearray)
+    synced: bytearray = field(default_factory=bytearray)
+
+
+class FaultyDirectory:
+    """Counts its steps, and can stop, fail or run out of space at one of them."""
+
+    label = "/data"
+
+    def __init__(self, sector: int = 512) -> None:
+        """Begin empty."""
+        self._sector = sector
+        self._files: dict[str, File] = {}
+        self._names: builtins.list[dict[str, File]] = [{}]
+        """Names after the last sync of the directory, and after each change since."""
+        self.steps = 0
+        self.lose_power_at: int | None = None
+        self.fail_from: int | None = None
+        self.room: int | None = None
+        """Bytes that all files may take."""
+
+    # What a store calls
+
+    def list(self) -> builtins.list[str]:
+        return sorted(self._files)
+
+    def size(self, name: str) -> int:
+        return len(self._file(name).seen)
+
+    def read(self, name: str) -> bytes:
+        return bytes(self._file(name).seen)
+
+    def create(self, name: str, size: int) -> None:
+        self._step()
+        file = self._files[name] = File()
+        self._names.append(dict(self._files))
+        self._grow(file, size)
+
+    def write_at(self, name: str, offset: int, data: bytes) -> None:
+        file = self._file(name)
+        try:
+            self._step()
+        finally:
+            # Whether the call came back or not, this may be on its way to the medium.
+            self._grow(file, max(0, offset + len(data) - len(file.seen)))
+            file.seen[offset : offset + len(data)] = data
+
+    def sync(self, name: str) -> None:
+        self._step()
+        file = self._file(name)
+        file.synced[:] = file.seen
+
+    def rename(self, name: str, to: str) -> None:
+        self._step()
+        self._files[to] = self._file(name)
+        del self._files[name]
+        self._names.append(dict(self._files))
+
+    def unlink(self, name: str) -> None:
+        self._step()
+        self._file(name)
+        del self._files[name]
+        self._names.append(dict(self._files))
+
+    def sync_directory(self) -> None:
+        self._step()
+        self._names = [dict(self._files)]
+
+    # What a test does
+
+    def lose_power(self, random: Random) -> None:
+        """Leave what may be left: of names a prefix of the changes, of content any sectors."""
+        self._files = dict(random.choice(self._names))
+        self._names = [dict(self._files)]
+        for file in self._files.values():
+            self._settle(file, random)
+        self.lose_power_at = None
+        self.fail_from = None
+
+    def flip(self, name: str, offset: int, bit: int) -> None:
+        """Let one bit of the medium change."""
+        file = self._file(name)
+        file.seen[offset] ^= 1 << bit
+        file.synced[:] = file.seen
+
+    def copy(self) -> FaultyDirectory:
+        """Return another one that is as this is."""
+        return deepcopy(self)
+
+    def _settle(self, file: File, random: Random) -> None:
+        seen, kept = file.seen, file.synced
+        if len(kept) < len(seen) and random.random() < 0.7:
+            kept.extend(bytes(len(seen) - len(kept)))
+        # Some losses of power take everything, some nothing, most are between.
+        chance = random.choice((0.0, 0.1, 0.5, 0.9, 1.0))
+        for begin in range(0, len(kept), self._sector):
+            end = min(begin + self._sector, len(kept))
+            if kept[begin:end] == seen[begin:end]:
+                continue
+            if random.random() >= chance:
+                continue
+            cut = end if random.random() < 0.7 else random.randrange(begin, end)
+            kept[begin:cut] = seen[begin:cut]
+        file.seen = bytearray(kept)
+
+    def _grow(self, file: File, size: int) -> None:
+        used = sum(len(file.seen) for file in self._files.values())
+        if self.room is not None and used + size > self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        file.seen.extend(bytes(size))
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps == self.lose_power_at:
+            raise PowerLost
+        if self.fail_from is not None and self.steps >= self.fail_from:
+            raise OSError(errno.EIO, "Input/output error")
+
+    def _file(self, name: str) -> File:
+        file = self._files.get(name)
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", name)
+        return file
