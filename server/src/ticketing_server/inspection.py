@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from heapq import nsmallest
 from itertools import chain, islice
 from operator import itemgetter
@@ -42,7 +42,7 @@ def inspect(
         return [_ticket(engine, ticket) for ticket in nsmallest(limit, later, key=itemgetter(0))]
     if what == "waiters":
         joined = after if isinstance(after, int) else 0
-        waiters = (waiter for waiter in _waiters(engine.table) if waiter.joined > joined)
+        waiters = (waiter for waiter in engine.table.line if waiter.joined > joined)
         return [_waiter(engine, waiter) for waiter in islice(waiters, limit)]
     if what == "keys":
         after_key = after if isinstance(after, bytes) else b""
@@ -69,14 +69,14 @@ def _of_key(
         return [_ticket(engine, ticket)] if ticket is not None and is_next else []
     if not isinstance(table.slots[key], Queue):
         return []
-    waiters = (w for w in _waiters(table) if w.joined > number and key in w.keys)
+    waiters = (w for w in table.line if w.joined > number and key in w.keys)
     return [_waiter(engine, waiter) for waiter in islice(waiters, limit)]
 
 
 def overview(engine: ConnectionEngine, limit: int) -> tuple[list[TicketInfo], list[WaiterInfo]]:
     """Return what is looked at most; see `Engine.overview`."""
     slots = engine.table.slots
-    waiters = list(islice(_waiters(engine.table), limit))
+    waiters = list(islice(engine.table.line, limit))
     wanted = (key for waiter in waiters for key in waiter.keys)
     found: dict[bytes, Ticket] = {}
     for key in chain(wanted, islice(slots, limit * SET_KEYS_MAX)):
@@ -98,13 +98,8 @@ def _tickets(table: LockTable) -> Iterator[Ticket]:
             yield ticket
 
 
-def _waiters(table: LockTable) -> Iterable[Waiter]:
-    """Every waiter, in the order of their joining unless a client reused a request id."""
-    return (waiter for waiters in table.waiting.values() for waiter in waiters)
-
-
 def _ticket(engine: ConnectionEngine, ticket: Ticket) -> TicketInfo:
-    token, owner, _, _, (_, deadline, began), client = ticket
+    token, owner, _, _, (_, _, began), client = ticket
     connection = engine.connection_of(client)
     return TicketInfo(
         int.from_bytes(token, "big"),
@@ -115,7 +110,7 @@ def _ticket(engine: ConnectionEngine, ticket: Ticket) -> TicketInfo:
         connection.label if connection else "",
         connection.peer.address if connection else "",
         max(0, engine.now_ns - began),
-        max(0, deadline - engine.now_ns),
+        max(0, engine.table.lease_end(ticket) - engine.now_ns),
     )
 
 
@@ -125,7 +120,9 @@ def _waiter(engine: ConnectionEngine, waiter: Waiter) -> WaiterInfo:
     if connection is not None and connection.link is not link:
         # Another node's connection of the same number.
         connection = None
-    state: Literal["attached", "detached"] = "attached" if link else "detached"
+    state: Literal["attached", "held_back", "detached"] = "attached" if link else "detached"
+    if engine.table.is_held_back(waiter):
+        state = "held_back"
     left = max(0, waiter.wait_end_ns - engine.now_ns) if waiter.wait_bucket is not None else None
     return WaiterInfo(
         waiter.joined,
@@ -168,8 +165,8 @@ def counters(engine: ConnectionEngine) -> Counters:
     """Return the numbers behind the metrics; see `Engine.counters`."""
     table = engine.table
     grants = table.next_token - table.first_token
-    oldest = next(iter(_waiters(table)), None)
-    waited_for = {key for waiter in _waiters(table) for key in waiter.keys}
+    oldest = next(iter(table.line), None)
+    waited_for = {key for waiter in table.line for key in waiter.keys}
     queues = (slot for slot in map(table.slots.get, waited_for) if isinstance(slot, Queue))
     errors = dict(engine.errors)
     if table.leases_too_long:
@@ -183,6 +180,7 @@ def counters(engine: ConnectionEngine) -> Counters:
         tickets=table.tickets,
         held_keys=table.held_keys,
         waiters_attached=table.attached,
+        waiters_held_back=table.held_back,
         waiters_detached=table.detached,
         longest_queue=max((queue.attached + queue.detached for queue in queues), default=0),
         oldest_waiter_age_ns=max(0, engine.now_ns - oldest.arrived_ns) if oldest else 0,

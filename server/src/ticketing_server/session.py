@@ -81,7 +81,7 @@ class Taken(NamedTuple):
 
     frames: bytes
     """Whole frames, all that the commands were read from; pings among them."""
-    commands: Sequence[Command]
+    commands: list[Command]
     closing: Closing | None
 
 

@@ -138,7 +138,8 @@ class SessionV3:
 
     def take(self, data: bytes, out: list[bytes]) -> Taken:
         """Take bytes of requests; see `Face.take`."""
-        return Taken(b"", *self.receive(data, out))
+        received = self.receive(data, out)
+        return Taken(b"", list(received.commands), received.closing)
 
     def _take(self, op: int, body: bytes, commands: list[Command], out: list[bytes]) -> None:
         """Make one request a command, or answer it where it is refused."""

@@ -102,8 +102,12 @@ class Raft(Leading):
             self._on_heartbeat(message)
         elif isinstance(message, InstallSnapshot):
             self._on_install(message)
-        elif isinstance(message, TimeoutNow) and self.is_voter and self.role == FOLLOWER:
+        elif isinstance(message, TimeoutNow) and self._may_campaign:
             self._campaign(is_transfer=True)
+
+    @property
+    def _may_campaign(self) -> bool:
+        return self.is_voter and self.role == FOLLOWER and not self.is_full
 
     def tick(self, now_ns: int) -> None:
         """Do what is due. Called at `wake_ns` at the latest."""
@@ -114,7 +118,7 @@ class Raft(Leading):
         if not self.is_voter:
             return
         if self.is_alone:
-            if self.role == FOLLOWER:
+            if self.role == FOLLOWER and not self.is_full:
                 self._campaign(is_transfer=False)
             return
         if now_ns < self.deadline_ns:
@@ -123,7 +127,7 @@ class Raft(Leading):
             # What leaders said meanwhile may lie unread; twice running would be no excuse.
             self._has_postponed = True
             self._set_retry()
-        elif self._sync_hangs():
+        elif self._sync_hangs() or self.is_full:
             self._set_retry()
         else:
             self._has_postponed = False
@@ -141,6 +145,16 @@ class Raft(Leading):
             self._count(self.node_id, granted=True)
         elif self.role == LEADER:
             self._advance_commit()
+
+    def disk_full(self, *, is_full: bool, now_ns: int) -> None:
+        """Take that the disk takes no more entries, or does again.
+
+        Meanwhile this node takes and acknowledges none, and doesn't lead unless it is alone.
+        """
+        self._see(now_ns)
+        self.is_full = is_full
+        if is_full and self.role != FOLLOWER and not self.is_alone:
+            self._follow(self.term, None)
 
     def found(self, entry: Entry, now_ns: int) -> bool:
         """Take entry 1 of a new cluster; return whether it was taken: only an empty node does."""
@@ -170,7 +184,7 @@ class Raft(Leading):
         if not self.is_voter:
             return None
         if self.is_alone:
-            return None if self.role == CANDIDATE else self.now_ns
+            return None if self.role == CANDIDATE or self.is_full else self.now_ns
         # Called this often, a gap shows a stall.
         return min(self.deadline_ns, self.now_ns + self.timing.heartbeat_ns)
 

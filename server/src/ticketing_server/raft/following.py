@@ -53,6 +53,8 @@ class Following(NodeState):
 
     def _on_append(self, message: Append) -> None:
         self._hear(message.sender)
+        if self.is_full and message.entries:
+            return
         log = self.log
         previous = message.prev_index
         if previous < self.commit:
@@ -80,6 +82,8 @@ class Following(NodeState):
 
     def _on_install(self, message: InstallSnapshot) -> None:
         self._hear(message.sender)
+        if self.is_full:
+            return
         snapshot = message.snapshot
         if snapshot.index > self.commit:
             if self.log.term(snapshot.index) == snapshot.term:

@@ -95,6 +95,7 @@ class Leading(Following):
         unsynced = self.log.last_index - max(self.stable_index, self._elected_at)
         return (
             self.role == LEADER
+            and not self.is_full
             and self._noop_index > 0
             and self.transfer_target is None
             and unsynced < self.windows.unsynced_entries

@@ -68,6 +68,8 @@ class NodeState:
         """Last entry handed out in `Effects.committed`."""
         self.snapshot = restored.snapshot
         """The newest snapshot here; lagging peers get it."""
+        self.is_full = False
+        """Whether the disk takes no more entries: this node votes, and does nothing else."""
         self.history = History(base.index, base.configuration)
         for entry in restored.entries:
             self._configure(entry)

@@ -1,0 +1,309 @@
+"""Nodes in memory, with disks, a network and clients that tests move by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+from engine_driver import SECRET, SPEC, Frame, Named, Peered
+from ticketing_server.cluster import snapshot_file
+from ticketing_server.cluster.entries import TABLE_VERSIONS
+from ticketing_server.cluster.messages import Found, PeerHello
+from ticketing_server.cluster.node import ClusterNode
+from ticketing_server.cluster.values import NodeEffects, NodeSettings, SnapshotPolicy
+from ticketing_server.engine import Peer
+from ticketing_server.limits import Limits
+from ticketing_server.raft.messages import Entry, HardState, InstallSnapshot, Message, Snapshot
+from ticketing_server.raft.saves import Save
+from ticketing_server.raft.state import Restored
+from ticketing_server.session import Session
+from ticketing_server.session_v3 import SessionV3
+from ticketing_spec.codec import client_nonce, encode, mac
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+FOREVER = 0xFFFFFFFF
+WALL_MS = 1_700_000_000_000
+
+
+class Disk:
+    """What a node has synced."""
+
+    def __init__(self) -> None:
+        self.hard_state = HardState()
+        self.snapshot: Snapshot | None = None
+        self.file: bytes | None = None
+        self.entries: dict[int, Entry] = {}
+        self.saves = 0
+
+    def write(self, save: Save, file: bytes | None) -> None:
+        self.saves += 1
+        if save.hard_state is not None:
+            self.hard_state = save.hard_state
+        if save.snapshot is not None:
+            assert file is not None
+            self.snapshot, self.file = save.snapshot, file
+            self.entries = {}
+        if save.entries:
+            first = save.entries[0].index
+            self.entries = {i: e for i, e in self.entries.items() if i < first}
+            self.entries.update((entry.index, entry) for entry in save.entries)
+
+    def restored(self) -> Restored:
+        base = self.snapshot.index if self.snapshot else 0
+        entries = tuple(self.entries[i] for i in sorted(self.entries) if i > base)
+        return Restored(self.hard_state, self.snapshot, entries)
+
+
+def numbers(seed: int) -> Iterator[int]:
+    drawn = Random(seed)
+    while True:
+        yield drawn.getrandbits(64)
+
+
+class Host:
+    """One node with its disk, its clients and what it says to others."""
+
+    def __init__(self, network: Network, slot: int, node_id: int) -> None:
+        self.network = network
+        self.slot = slot
+        self.node_id = node_id
+        self.disk = Disk()
+        self.syncs = True
+        self.unsynced: list[tuple[Save, bytes | None]] = []
+        self.held: list[tuple[int, Message]] = []
+        self.clients: dict[int, Peered] = {}
+        self.events: list[str] = []
+        self.stop = ""
+        self.deadline: int | None = None
+        self.effects = NodeEffects()
+        self._next_connection = 0
+        self._file: bytes | None = None
+        self.starts = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the node from its disk."""
+        network = self.network
+        self.starts += 1
+        cluster_id = b""
+        self.node = ClusterNode(
+            NodeSettings(
+                self.slot, network.size, self.node_id, cluster_id, network.size == 1,
+                network.addresses, 5000,
+            ),
+            self.disk.restored(), self.disk.file, numbers(self.node_id * 1000 + self.starts),
+            lambda: WALL_MS, {3: SessionV3, 4: Session}, network.now, policy=network.policy,
+        )  # fmt: skip
+        self.node.configure(network.limits, (Named("test", SECRET),), network.now)
+        self.unsynced.clear()
+        self.held.clear()
+        self.clients = {}
+
+    def hello(self) -> PeerHello:
+        return PeerHello(
+            self.node_id, self.slot, self.node.cluster_id, self.node.is_empty,
+            self.network.addresses[self.slot], TABLE_VERSIONS,
+        )  # fmt: skip
+
+    # Clients
+
+    def open(self, protocol: Any = 4) -> Peered:
+        """Open a connection and read its greeting."""
+        self._next_connection += 1
+        peered = Peered(self._next_connection)
+        self.clients[peered.number] = peered
+        peer = Peer("tcp", f"127.0.0.1:{peered.number}", protocol)
+        drawn = peered.number.to_bytes(16, "big") * 2
+        self.node.open(peered.number, peer, drawn, self.network.now)
+        self.turn()
+        return peered
+
+    def welcome(self, client: int = 1, connection: int = 1) -> tuple[Peered, dict[str, Any]]:
+        """Be welcomed; return the connection and the fields of W."""
+        peered = self.open()
+        fields: dict[str, Any] = {
+            "version": 4,
+            "client_id": client,
+            "connection": connection,
+            "client_nonce": client_nonce(SPEC, bytes(16), connection),
+            "label": b"test:1;python/0.1.0",
+        }
+        fields["mac"] = mac(SPEC, SECRET, peered.greeting, fields)
+        self.feed(peered, encode(SPEC, "client", "hello", fields))
+        (name, welcome), *rest = peered.take()
+        assert name == "welcome"
+        assert not rest
+        return peered, welcome
+
+    def feed(self, peered: Peered, data: bytes) -> None:
+        """Feed bytes as one turn."""
+        self.node.feed(peered.number, data, self.network.now)
+        self.turn()
+
+    def request(self, peered: Peered, name: str, **fields: Any) -> None:
+        self.feed(peered, encode(SPEC, "client", name, fields))
+
+    # Turns
+
+    def turn(self) -> None:
+        """End a turn, and do what it asks for."""
+        network = self.network
+        outputs, self.deadline = self.node.end_turn(network.now)
+        for output in outputs:
+            if output.connection in self.clients:
+                self.clients[output.connection].got(output)
+        self.events += [event.name for event in self.node.take_events()]
+        self.effects = effects = self.node.take_effects()
+        self.stop = self.stop or effects.stop
+        if effects.compacted is not None:
+            self.disk.snapshot, self.disk.file = effects.compacted, self._file
+            self.disk.entries = {
+                i: e for i, e in self.disk.entries.items() if i > effects.base_index
+            }
+        if effects.save is not None:
+            file = network.arrived.get(self.node_id) if effects.save.snapshot else None
+            self.unsynced.append((effects.save, file))
+        for message in effects.now:
+            network.send(message)
+        self.held += [(effects.after, message) for message in effects.after_sync]
+        if effects.make_snapshot is not None:
+            network.making.append((self, effects.make_snapshot))
+        if self.syncs and self.unsynced:
+            network.syncing.append(self)
+
+    def sync(self) -> None:
+        """Let all that was saved survive."""
+        if not self.unsynced:
+            return
+        for save, file in self.unsynced:
+            self.disk.write(save, file)
+        number = self.unsynced[-1][0].number
+        self.unsynced.clear()
+        self.node.synced(number, self.network.now)
+        for after, message in self.held:
+            assert after <= number
+            self.network.send(message)
+        self.held.clear()
+        self.turn()
+
+    def make_snapshot(self, index: int) -> None:
+        """Do what the process beside the server does."""
+        log = [self.disk.entries[i] for i in sorted(self.disk.entries)]
+        self._file, checksum = snapshot_file.make(self.disk.file, log, index)
+        self.node.snapshot_made(index, checksum, self._file, self.network.now)
+        self.turn()
+
+
+class Network:
+    """Hosts by slot. Nothing moves but by `settle` and `run`."""
+
+    def __init__(
+        self, size: int, limits: Limits | None = None, policy: SnapshotPolicy | None = None
+    ) -> None:
+        self.size = size
+        self.now = 1000 * SECOND
+        self.limits = limits or Limits()
+        self.policy = policy or SnapshotPolicy()
+        self.addresses = tuple(b"host-%d:5225" % slot for slot in range(size))
+        self.messages: list[Message | Found] = []
+        self.syncing: list[Host] = []
+        self.making: list[tuple[Host, int]] = []
+        self.arrived: dict[int, bytes | None] = {}
+        self.down: set[int] = set()
+        """Slots that nobody reaches."""
+        self.hosts = [Host(self, slot, 100 + slot) for slot in range(size)]
+        self.by_id = {host.node_id: host for host in self.hosts}
+
+    def connect(self) -> None:
+        """Let every pair that can hear each other meet."""
+        for one in self.hosts:
+            for other in self.hosts:
+                if one is not other and not {one.slot, other.slot} & self.down:
+                    one.node.peer_up(other.hello(), self.now)
+        for host in self.hosts:
+            if host.slot not in self.down:
+                host.turn()
+
+    def send(self, message: Message | Found) -> None:
+        self.messages.append(message)
+
+    def _deliver(self, message: Message | Found) -> None:
+        sender, receiver = self.by_id.get(message.sender), self.by_id.get(message.to)
+        if sender is None or receiver is None or {sender.slot, receiver.slot} & self.down:
+            return
+        if isinstance(message, Found):
+            receiver.node.found(message, self.now)
+        elif isinstance(message, InstallSnapshot):
+            assert sender.disk.file is not None
+            self.arrived[receiver.node_id] = sender.disk.file
+            receiver.node.step_snapshot(message, sender.disk.file, self.now)
+        else:
+            receiver.node.step(message, self.now)
+        receiver.turn()
+
+    def settle(self) -> None:
+        """Deliver and sync until nothing is on its way; no time passes."""
+        for _ in range(10_000):
+            if self.syncing:
+                self.syncing.pop(0).sync()
+            elif self.messages:
+                self._deliver(self.messages.pop(0))
+            elif self.making:
+                host, index = self.making.pop(0)
+                host.make_snapshot(index)
+            else:
+                due = [
+                    host
+                    for host in self.hosts
+                    if host.deadline is not None
+                    and host.deadline <= self.now
+                    and host.slot not in self.down
+                ]
+                if not due:
+                    return
+                for host in due:
+                    host.turn()
+                    assert (
+                        host.deadline is None
+                        or host.deadline > self.now
+                        or (host.unsynced or self.messages or self.syncing)
+                    ), "a node asks to be called again at once for nothing"
+        raise AssertionError("it never settles")
+
+    def run(self, duration_ns: int) -> None:
+        """Let time pass from deadline to deadline."""
+        until = self.now + duration_ns
+        self.settle()
+        while True:
+            wakes = [
+                host.deadline
+                for host in self.hosts
+                if host.deadline is not None and host.slot not in self.down
+            ]
+            due = min(wakes, default=until)
+            if due >= until:
+                break
+            self.now = max(self.now, due)
+            self.settle()
+        self.now = until
+        self.settle()
+
+    def leader(self) -> Host:
+        """Return the one that clients are told of."""
+        leading = [
+            host
+            for host in self.hosts
+            if host.slot not in self.down and host.node.raft.role == "leader"
+        ]
+        assert len(leading) == 1, [host.node.raft.role for host in self.hosts]
+        return leading[0]
+
+
+def granted(frames: list[Frame]) -> int:
+    """Return the token of the only frame, an A."""
+    ((name, fields),) = frames
+    assert name == "granted", frames
+    token: int = fields["token"]
+    return token
