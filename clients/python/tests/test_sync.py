@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import linecache
 import os
@@ -154,6 +155,23 @@ def test_an_interrupt_leaves_nothing_behind(server: ServerThread) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
+    assert_empty(server)
+
+
+def test_an_interrupt_that_the_wait_does_not_see_ends_it_all_the_same(
+    server: ServerThread,
+) -> None:
+    """REQ-STOP-OWN: it is pending, as after a signal in the moment before the wait begins."""
+    with ticketing.sync.connect(server.url) as client, client.acquire("k"):
+        pending = threading.Timer(0.1, _thread.interrupt_main)
+        pending.start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            client.acquire("k", wait_timeout=60)
+        assert time.monotonic() - began < 30
+        pending.join()
+        client.ping()
+        assert server.counters().waiters_attached == 0
     assert_empty(server)
 
 

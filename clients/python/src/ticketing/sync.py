@@ -44,6 +44,7 @@ logger = logging.getLogger("ticketing")
 _ResultT = TypeVar("_ResultT")
 _Undo = Callable[[], None]
 _Start = Callable[[Driver, "concurrent.futures.Future[Any]"], "_Undo | None"]
+_LOOK_UP_S = 0.5
 
 
 class _Runner:
@@ -99,7 +100,7 @@ class _Runner:
         started: list[_Undo | None] = []
         try:
             self._post(done, self._begin, start, done, started)
-            return finish(done.result())
+            return finish(_wait_for(done))
         except TicketingError:
             raise
         except BaseException:
@@ -160,6 +161,20 @@ class _Runner:
     def leave_in_child(self) -> None:
         """In a forked child: keep the parent's loop as it is. Closing it would reach the parent."""
         _parents_loops.append(self._loop)
+
+
+def _wait_for(done: concurrent.futures.Future[Any]) -> Any:
+    """Return the result, looking up now and then.
+
+    A signal that comes after Python's last look for one and before the wait itself does not end
+    the wait, so an interrupt could be seen only when the key is granted.
+    """
+    while True:
+        try:
+            return done.result(_LOOK_UP_S)
+        except TimeoutError:
+            if done.done():  # Else it is not the call's own.
+                return done.result()
 
 
 _parents_loops: list[asyncio.AbstractEventLoop] = []
