@@ -1,4 +1,4 @@
-"""Measure the server beside Redis, and clusters beside etcd, on this machine; print the tables.
+"""Measure the server beside Redis, and clusters beside etcd and ZooKeeper; print the tables.
 
 A single server runs on one core, the load generator on the other; what makes up a cluster, and
 what loads it, shares all cores. Results go to bench/results.
@@ -25,7 +25,14 @@ KILLS_MIN = 20
 MISSING = {
     "redis": servers.REDIS_MISSING,
     "etcd": clusters.ETCD_MISSING,
+    "zookeeper": clusters.ZOOKEEPER_MISSING,
     "go": load.GO_MISSING,
+}
+VERSIONS = {
+    "redis": servers.redis_version,
+    "etcd": clusters.etcd_version,
+    "zookeeper": clusters.zookeeper_version,
+    "go": load.go_version,
 }
 
 
@@ -92,8 +99,7 @@ def main() -> int:
     load.build()
     figures = [each for each in FIGURES if not arguments.only or each.name in arguments.only]
     needed = {name for figure in figures for name in figure.needs}
-    ask = {"redis": servers.redis_version, "etcd": clusters.etcd_version, "go": load.go_version}
-    versions = {name: ask[name]() for name in sorted(needed)}
+    versions = {name: VERSIONS[name]() for name in sorted(needed)}
     missing = {name for name, version in versions.items() if not version}
     notice = "\n\n".join(MISSING[name] for name in sorted(missing))
     if notice:

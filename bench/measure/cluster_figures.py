@@ -1,4 +1,4 @@
-"""The figures of what is on disk: a cluster beside etcd, and one durable server.
+"""The figures of what is on disk: a cluster beside etcd and ZooKeeper, and one durable server.
 
 Nothing is pinned where a cluster runs: its three nodes and the program that loads it share all
 cores, on both sides. Each round has new clusters, one at a time, so that neither side runs beside
@@ -13,17 +13,19 @@ from typing import Any
 from measure import clusters, load, servers
 from measure.figure import Figure, Plan, Round, requests_per_s
 
+PEERS = {"etcd": clusters.etcd, "zookeeper": clusters.zookeeper}
 
-def cluster_pairs(in_flight: int) -> Callable[[Plan], Iterator[Round]]:
+
+def cluster_pairs(name: str, in_flight: int) -> Callable[[Plan], Iterator[Round]]:
     """Lock and unlock through the leader, each slot on a key of its own."""
 
     def measure(plan: Plan) -> Iterator[Round]:
         for _ in range(plan.rounds):
-            with clusters.etcd(plan.disk) as peer:
-                first = load.etcd_pairs(peer, in_flight=in_flight, seconds=plan.seconds)
+            with PEERS[name](plan.disk) as peer:
+                first = load.peer_pairs(peer, in_flight=in_flight, seconds=plan.seconds)
             with clusters.ticketing(plan.python, plan.disk) as ours:
                 second = load.cluster_pairs(ours, in_flight=in_flight, seconds=plan.seconds)
-            yield {"etcd": first, "ticketing": second}
+            yield {name: first, "ticketing": second}
 
     return measure
 
@@ -55,25 +57,26 @@ def _seconds(run: dict[str, Any]) -> float:
     return float(run["seconds"])
 
 
-def _cluster_figure(name: str, in_flight: int, gate: float) -> Figure:
+def _cluster_figure(name: str, peer: str, in_flight: int, gate: float) -> Figure:
     return Figure(
         name,
         f"3 nodes, fsync, 64 × {in_flight} in flight",
-        "etcd",
+        peer,
         "ticketing",
         requests_per_s,
         "requests/s",
         gate,
         at_least=True,
-        measure=cluster_pairs(in_flight),
-        needs=("etcd", "go"),
+        measure=cluster_pairs(peer, in_flight),
+        needs=(peer, "go"),
         on_disk=True,
     )
 
 
 FIGURES: tuple[Figure, ...] = (
-    _cluster_figure("cluster", 16, 20.0),
-    _cluster_figure("cluster-one", 1, 3.0),
+    _cluster_figure("cluster", "etcd", 16, 20.0),
+    _cluster_figure("cluster-one", "etcd", 1, 3.0),
+    _cluster_figure("cluster-zookeeper", "zookeeper", 16, 10.0),
     Figure(
         "durable",
         "1 server, 64 × 16 in flight",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import time
 import urllib.request
@@ -23,6 +24,12 @@ SECRETS = {"TICKETING_SECRET": SECRET, "TICKETING_CLUSTER_SECRET": SECRET}
 ETCD_MISSING = (
     "ETCD IS MISSING: no cluster is compared with it, and no gate of a cluster is decided.\n"
     "Install it and run again:  apt-get install etcd-server"
+)
+ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
+ZOOKEEPER_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+ZOOKEEPER_MISSING = (
+    "ZOOKEEPER IS MISSING: no cluster is compared with it.\n"
+    "Install it and run again:  apt-get install zookeeper"
 )
 
 
@@ -69,6 +76,38 @@ def etcd(disk: Path) -> Iterator[Cluster]:
         ]
 
     with _cluster("etcd", disk, addresses, command, _etcd_leader) as cluster:
+        yield cluster
+
+
+def zookeeper_version() -> str:
+    """ZooKeeper's version, or "" where Debian's package of it, or Java, is not installed."""
+    if shutil.which("java") is None or not ZOOKEEPER_JAR.exists():
+        return ""
+    return ZOOKEEPER_JAR.resolve().stem.rpartition("-")[2]
+
+
+@contextmanager
+def zookeeper(disk: Path) -> Iterator[Cluster]:
+    """ZooKeeper as it comes; it syncs before it answers."""
+    if not zookeeper_version():
+        raise BenchError(ZOOKEEPER_MISSING)
+    ports = [[servers.free_port() for _ in range(3)] for _ in range(NODES)]
+    addresses = [f"127.0.0.1:{client}" for client, _, _ in ports]
+    members = [f"server.{slot}=127.0.0.1:{a}:{b}" for slot, (_, a, b) in enumerate(ports)]
+
+    def command(slot: int, folder: Path) -> list[str]:
+        (folder / "data").mkdir()
+        (folder / "data" / "myid").write_text(f"{slot}\n", encoding="ascii")
+        lines = [
+            *("tickTime=2000", "initLimit=10", "syncLimit=5"),
+            *(f"dataDir={folder / 'data'}", "maxClientCnxns=0", "admin.enableServer=false"),
+            *("clientPortAddress=127.0.0.1", f"clientPort={ports[slot][0]}"),
+        ]
+        settings = folder / "zoo.cfg"
+        settings.write_text("\n".join([*lines, *members]) + "\n", encoding="ascii")
+        return ["java", "-cp", str(ZOOKEEPER_JAR), ZOOKEEPER_CLASS, str(settings)]
+
+    with _cluster("zookeeper", disk, addresses, command, _zookeeper_leader) as cluster:
         yield cluster
 
 
@@ -133,6 +172,24 @@ def _wait_for_leader(
         time.sleep(0.1)
     told = "\n".join(servers.said(log) for log in logs)
     raise BenchError(f"no leader of all nodes within {LEADER_SECONDS:.0f} s; they said:\n{told}")
+
+
+def _zookeeper_leader(address: str, addresses: list[str]) -> int | None:
+    """A node tells what it is itself alone, so all are asked."""
+    leaders = [each for each in addresses if "Mode: leader" in _zookeeper_status(each)]
+    serves = "Mode: " in _zookeeper_status(address)
+    return addresses.index(leaders[0]) if serves and len(leaders) == 1 else None
+
+
+def _zookeeper_status(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=2.0) as connection:
+            connection.sendall(b"srvr")
+            with connection.makefile(encoding="ascii", errors="replace") as stream:
+                return stream.read()
+    except OSError:
+        return ""
 
 
 def _ticketing_leader(address: str, addresses: list[str]) -> int | None:

@@ -41,7 +41,7 @@ class Figure:
     at_least: bool
     measure: Callable[[Plan], Iterator[Round]]
     needs: tuple[str, ...] = ()
-    """Programs besides the server's: "redis", "etcd", "go"."""
+    """Programs besides the server's: "redis", "etcd", "zookeeper", "go"."""
     on_disk: bool = False
     """Whether a server keeps its data on the plan's disk."""
     limits: tuple[float, float] | None = None

@@ -23,8 +23,13 @@ RUN_SECONDS_MAX = 300
 CLUSTER_CONNECTIONS = 64
 #: A node that is starved of CPU may lose the lead; such a run is said and made again.
 TRIES = 3
+#: The JVM compiles for long; what it compiles it does faster.
+PEER_WARMUP = {"etcd": "1s", "zookeeper": "15s"}
+#: A follower of etcd loses what it forwards to a leader that is dead, and says so after 7 s; a
+#: caller that wants its lock gone sooner asks again.
+ETCD_UNLOCK_TIMEOUT = "250ms"
 GO_MISSING = (
-    "GO IS MISSING: what drives etcd is in Go, so no cluster is measured.\n"
+    "GO IS MISSING: what drives a cluster's peers is in Go, so no cluster is measured.\n"
     "Install it and run again:  https://go.dev/dl"
 )
 
@@ -99,14 +104,16 @@ def cluster_pairs(cluster: Cluster, *, in_flight: int, seconds: float) -> dict[s
     return _of_cluster([*command, "--seconds", str(seconds)])
 
 
-def etcd_pairs(cluster: Cluster, *, in_flight: int, seconds: float) -> dict[str, Any]:
-    """The same through etcd's own client, connected to the leader alone: no request is forwarded.
+def peer_pairs(cluster: Cluster, *, in_flight: int, seconds: float) -> dict[str, Any]:
+    """The same on a peer, through its usual client for Go.
 
-    A session is a lease that is granted once per connection, so that a lock is one transaction
-    and an unlock one more.
+    It is connected to the leader alone, so that no request is forwarded; a session, which is a
+    lease, is granted once per connection, so that a lock costs what it has to.
     """
-    command = [str(CLUSTER_PROGRAM), "pairs", "-endpoints", cluster.addresses[cluster.leader]]
-    command += ["-server-pids", ",".join(map(str, cluster.pids)), "-warmup", "1s"]
+    command = [str(CLUSTER_PROGRAM), "pairs", "-peer", cluster.protocol]
+    command += ["-endpoints", cluster.addresses[cluster.leader]]
+    command += ["-server-pids", ",".join(map(str, cluster.pids))]
+    command += ["-warmup", PEER_WARMUP[cluster.protocol]]
     command += ["-connections", str(CLUSTER_CONNECTIONS), "-in-flight", str(in_flight)]
     return _of_cluster([*command, "-time", f"{seconds}s"])
 
@@ -116,6 +123,8 @@ def failover(cluster: Cluster) -> dict[str, Any]:
     command = [str(CLUSTER_PROGRAM), "failover", "-peer", cluster.protocol]
     command += ["-endpoints", ",".join(cluster.addresses)]
     command += ["-leader-pid", str(cluster.pids[cluster.leader])]
+    if cluster.protocol == "etcd":
+        command += ["-unlock-timeout", ETCD_UNLOCK_TIMEOUT]
     return _figures_of(command, servers.environment() | SECRETS)
 
 

@@ -9,7 +9,7 @@ from measure.figure import Figure, Result, Spread, p99_ms, requests_per_s, serve
 
 NAMES = {
     "redis": "Redis",
-    "etcd": "etcd",
+    "zookeeper": "ZooKeeper",
     "ticketing": "Ticketing",
     "memory": "Memory mode",
     "durable": "Durable",

@@ -45,12 +45,23 @@ def test_a_missing_etcd_is_said_with_the_command_that_installs_it(
         pass
 
 
+@pytest.mark.skipif(not clusters.zookeeper_version(), reason="apt install zookeeper")
+@pytest.mark.skipif(shutil.which("go") is None, reason="no Go: https://go.dev/dl")
+def test_zookeeper_is_loaded(tmp_path: Path) -> None:
+    load.build_cluster_program()
+    with clusters.zookeeper(tmp_path) as cluster:
+        pairs = load.peer_pairs(cluster, in_flight=2, seconds=0.5)
+    assert pairs["protocol"] == "zookeeper"
+    assert pairs["requests"] > 0
+    assert pairs["server_cpu_us_per_request"] > 0
+
+
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="no etcd: apt install etcd-server")
 @pytest.mark.skipif(shutil.which("go") is None, reason="no Go: https://go.dev/dl")
 def test_etcd_is_loaded_and_its_leader_killed(tmp_path: Path) -> None:
     load.build_cluster_program()
     with clusters.etcd(tmp_path) as cluster:
-        pairs = load.etcd_pairs(cluster, in_flight=2, seconds=0.5)
+        pairs = load.peer_pairs(cluster, in_flight=2, seconds=0.5)
         failover = load.failover(cluster)
     assert pairs["requests"] > 0
     assert pairs["server_cpu_us_per_request"] > 0

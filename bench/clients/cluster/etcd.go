@@ -10,12 +10,7 @@ import (
 	"go.uber.org/zap"
 )
 
-const (
-	dialTimeout = 5 * time.Second
-	// A follower loses what it forwards to a leader that is dead, and tells its client after 7 s. A caller that
-	// wants its lock gone sooner has to ask again, as here.
-	unlockTimeout = 250 * time.Millisecond
-)
+const dialTimeout = 5 * time.Second
 
 // etcdLocker is one connection to each endpoint, and one session: the lease under all locks taken through it.
 type etcdLocker struct {
@@ -23,7 +18,7 @@ type etcdLocker struct {
 	session *concurrency.Session
 }
 
-func dialEtcd(ctx context.Context, endpoints []string) (*etcdLocker, error) {
+func openEtcd(ctx context.Context, endpoints []string) (locker, error) {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints:   endpoints,
 		DialTimeout: dialTimeout,
@@ -36,25 +31,18 @@ func dialEtcd(ctx context.Context, endpoints []string) (*etcdLocker, error) {
 	session, err := concurrency.NewSession(client)
 	if err != nil {
 		client.Close()
-		return nil, fmt.Errorf("no session: %w", err)
+		return nil, fmt.Errorf("no session of etcd: %w", err)
 	}
 	return &etcdLocker{client, session}, nil
 }
 
-func openEtcd(ctx context.Context, endpoints []string) (locker, error) {
-	return dialEtcd(ctx, endpoints)
-}
-
-func (e *etcdLocker) lock(ctx context.Context, key string) (unlocker, error) {
+// lock is a transaction where the lock is free; unlocking deletes its key.
+func (e *etcdLocker) lock(ctx context.Context, key string) (*held, error) {
 	mutex := concurrency.NewMutex(e.session, key)
 	if err := mutex.Lock(ctx); err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, unlockTimeout)
-		defer cancel()
-		return mutex.Unlock(ctx)
-	}, nil
+	return &held{unlock: mutex.Unlock, token: mutex.Header().Revision}, nil
 }
 
 func (e *etcdLocker) close() { e.client.Close() }

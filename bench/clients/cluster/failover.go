@@ -12,21 +12,13 @@ import (
 
 const retryAfter = 5 * time.Millisecond
 
-// unlocker gives the lock back.
-type unlocker func(context.Context) error
-
-// locker is what the measurement needs of a client library.
-type locker interface {
-	lock(ctx context.Context, key string) (unlocker, error)
-	close()
-}
-
 // failover is one kill. A holder, a waiter behind it, and callers that load the cluster have a client each.
 type failover struct {
-	open    func() (locker, error)
-	callers int
-	settle  time.Duration
-	leader  int
+	open          func() (locker, error)
+	callers       int
+	settle        time.Duration
+	leader        int
+	unlockTimeout time.Duration
 }
 
 type failoverFigures struct {
@@ -51,7 +43,7 @@ func (f *failover) run(ctx context.Context) (*failoverFigures, error) {
 	}
 	holder, waiter, loaded := clients[0], clients[1], clients[2]
 	const key = "bench/failover"
-	unlock, err := holder.lock(ctx, key)
+	lock, err := holder.lock(ctx, key)
 	if err != nil {
 		return nil, fmt.Errorf("holder: %w", err)
 	}
@@ -78,7 +70,7 @@ func (f *failover) run(ctx context.Context) (*failoverFigures, error) {
 	if err := syscall.Kill(f.leader, syscall.SIGKILL); err != nil {
 		return nil, fmt.Errorf("kill of process %d: %w", f.leader, err)
 	}
-	if figures.HolderErrors, err = until(ctx, unlock); err != nil {
+	if figures.HolderErrors, err = until(ctx, f.unlockOf(lock)); err != nil {
 		return nil, fmt.Errorf("holder: %w", err)
 	}
 	select {
@@ -90,11 +82,23 @@ func (f *failover) run(ctx context.Context) (*failoverFigures, error) {
 	return &figures, nil
 }
 
+// unlockOf limits an attempt where the library would stay with one that a dead leader never answers.
+func (f *failover) unlockOf(lock *held) func(context.Context) error {
+	if f.unlockTimeout == 0 {
+		return lock.unlock
+	}
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, f.unlockTimeout)
+		defer cancel()
+		return lock.unlock(ctx)
+	}
+}
+
 // wait locks, and unlocks at once.
 func (f *failover) wait(ctx context.Context, waiter locker, key string, granted chan<- time.Time, figures *failoverFigures) {
-	var unlock unlocker
+	var lock *held
 	failures, err := until(ctx, func(ctx context.Context) (err error) {
-		unlock, err = waiter.lock(ctx, key)
+		lock, err = waiter.lock(ctx, key)
 		return err
 	})
 	if err != nil {
@@ -102,18 +106,18 @@ func (f *failover) wait(ctx context.Context, waiter locker, key string, granted 
 	}
 	figures.WaiterErrors = failures
 	granted <- time.Now()
-	until(ctx, unlock)
+	until(ctx, f.unlockOf(lock))
 }
 
 // keepLoading locks and unlocks until it is stopped, whatever fails meanwhile.
 func keepLoading(ctx context.Context, client locker, key string, pairs *atomic.Int64) {
 	for ctx.Err() == nil {
-		unlock, err := client.lock(ctx, key)
+		lock, err := client.lock(ctx, key)
 		if err != nil {
 			time.Sleep(retryAfter)
 			continue
 		}
-		if unlock(ctx) == nil {
+		if lock.unlock(ctx) == nil {
 			pairs.Add(1)
 		}
 	}

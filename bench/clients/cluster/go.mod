@@ -3,6 +3,7 @@ module github.com/ticketing-project/ticketing/bench/clients/cluster
 go 1.26.0
 
 require (
+	github.com/go-zookeeper/zk v1.0.4
 	github.com/ticketing-project/ticketing/clients/go v0.0.0
 	go.etcd.io/etcd/client/v3 v3.7.3
 	go.uber.org/zap v1.27.1

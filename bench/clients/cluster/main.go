@@ -1,7 +1,7 @@
 // Drives a cluster for the bench, which starts and restarts the nodes itself, and prints one JSON object.
 //
-//	cluster pairs     locks and unlocks on etcd over many connections, each caller its own lock; the
-//	                  generator in C does the same to Ticketing
+//	cluster pairs     locks and unlocks on etcd or ZooKeeper over many connections, each caller its own
+//	                  lock; the generator in C does the same to Ticketing
 //	cluster failover  kills the leader under load, on etcd or Ticketing, and measures how long the
 //	                  waiter at the head of a queue goes without its lock
 package main
@@ -47,6 +47,7 @@ func run(arguments []string) error {
 
 func pairsCommand(arguments []string) (*pairsFigures, error) {
 	flags := flag.NewFlagSet("pairs", flag.ExitOnError)
+	peer := flags.String("peer", "etcd", "etcd, zookeeper or ticketing")
 	endpoints := flags.String("endpoints", "", "the leader's `HOST:PORT`")
 	connections := flags.Int("connections", 64, "connections, each with a session of its own")
 	inFlight := flags.Int("in-flight", 16, "callers of each connection, each with a lock of its own")
@@ -60,7 +61,13 @@ func pairsCommand(arguments []string) (*pairsFigures, error) {
 	if err != nil {
 		return nil, err
 	}
-	load := &pairsLoad{connections: *connections, inFlight: *inFlight, warmup: *warmup, window: *window, servers: pids}
+	open, err := openerOf(*peer)
+	if err != nil {
+		return nil, err
+	}
+	load := &pairsLoad{
+		peer: *peer, open: open, connections: *connections, inFlight: *inFlight, warmup: *warmup, window: *window, servers: pids,
+	}
 	return load.run(context.Background(), strings.Split(*endpoints, ","))
 }
 
@@ -71,6 +78,7 @@ func failoverCommand(arguments []string) (*failoverFigures, error) {
 	leader := flags.Int("leader-pid", 0, "the leader's process, which is killed")
 	callers := flags.Int("callers", 16, "callers that lock and unlock meanwhile, each its own lock, on one connection")
 	settle := flags.Duration("settle", time.Second, "how long the load runs and the waiter queues before the kill")
+	unlockTimeout := flags.Duration("unlock-timeout", 0, "after which the holder asks once more; 0 leaves that to the library")
 	limit := flags.Duration("limit", 30*time.Second, "when to give up")
 	if err := flags.Parse(arguments); err != nil {
 		return nil, err
@@ -80,11 +88,11 @@ func failoverCommand(arguments []string) (*failoverFigures, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), *limit)
 	defer cancel()
-	open := map[string]func(context.Context, []string) (locker, error){"etcd": openEtcd, "ticketing": openTicketing}[*peer]
-	if open == nil {
-		return nil, fmt.Errorf("-peer is %q; it takes etcd or ticketing", *peer)
+	open, err := openerOf(*peer)
+	if err != nil {
+		return nil, err
 	}
-	kill := &failover{callers: *callers, settle: *settle, leader: *leader}
+	kill := &failover{callers: *callers, settle: *settle, leader: *leader, unlockTimeout: *unlockTimeout}
 	kill.open = func() (locker, error) { return open(ctx, strings.Split(*endpoints, ",")) }
 	return kill.run(ctx)
 }

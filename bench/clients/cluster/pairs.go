@@ -11,12 +11,12 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
 // pairsLoad is a closed loop: each caller locks and unlocks its own lock, again and again.
 type pairsLoad struct {
+	peer                  string
+	open                  opener
 	connections, inFlight int
 	warmup, window        time.Duration
 	servers               []int
@@ -47,11 +47,12 @@ type spread struct {
 
 // caller is one lock and what was seen of it.
 type caller struct {
-	mutex    *concurrency.Mutex
-	revision int64
-	pairs    int
-	times    []time.Duration
-	err      error
+	client locker
+	key    string
+	token  int64
+	pairs  int
+	times  []time.Duration
+	err    error
 }
 
 // moment is read at both ends of the window.
@@ -63,14 +64,14 @@ type moment struct {
 func (p *pairsLoad) run(ctx context.Context, endpoints []string) (*pairsFigures, error) {
 	var callers []*caller
 	for connection := range p.connections {
-		client, err := dialEtcd(ctx, endpoints)
+		client, err := p.open(ctx, endpoints)
 		if err != nil {
 			return nil, err
 		}
 		defer client.close()
 		for slot := range p.inFlight {
 			key := fmt.Sprintf("bench/%03d/%03d", connection, slot)
-			callers = append(callers, &caller{mutex: concurrency.NewMutex(client.session, key)})
+			callers = append(callers, &caller{client: client, key: key})
 		}
 	}
 	var measuring, over atomic.Bool
@@ -105,20 +106,20 @@ func (c *caller) loop(ctx context.Context, measuring, over *atomic.Bool) {
 // pair counts a request whose answer came within the window, as the generator in C does.
 func (c *caller) pair(ctx context.Context, measuring *atomic.Bool) error {
 	start := time.Now()
-	if err := c.mutex.Lock(ctx); err != nil {
-		return fmt.Errorf("lock %s: %w", c.mutex.Key(), err)
+	lock, err := c.client.lock(ctx, c.key)
+	if err != nil {
+		return fmt.Errorf("lock of %s: %w", c.key, err)
 	}
 	locked := time.Now()
 	if measuring.Load() {
 		c.times = append(c.times, locked.Sub(start))
 	}
-	revision := c.mutex.Header().Revision
-	if revision <= c.revision {
-		return fmt.Errorf("lock %s has revision %d after %d; revisions rise", c.mutex.Key(), revision, c.revision)
+	if lock.token != 0 && lock.token <= c.token {
+		return fmt.Errorf("lock of %s has token %d after %d; tokens rise", c.key, lock.token, c.token)
 	}
-	c.revision = revision
-	if err := c.mutex.Unlock(ctx); err != nil {
-		return fmt.Errorf("unlock: %w", err)
+	c.token = lock.token
+	if err := lock.unlock(ctx); err != nil {
+		return fmt.Errorf("unlock of %s: %w", c.key, err)
 	}
 	if measuring.Load() {
 		c.times = append(c.times, time.Since(locked))
@@ -138,7 +139,7 @@ func (p *pairsLoad) figures(callers []*caller, from, until moment) *pairsFigures
 	seconds := until.at.Sub(from.at).Seconds()
 	perRequest := func(cpu time.Duration) float64 { return us(cpu) / float64(max(len(times), 1)) }
 	return &pairsFigures{
-		Protocol:      "etcd",
+		Protocol:      p.peer,
 		Job:           "pairs",
 		Connections:   p.connections,
 		InFlight:      p.inFlight,

@@ -18,12 +18,13 @@ func openTicketing(ctx context.Context, endpoints []string) (locker, error) {
 	return &ticketingLocker{client}, nil
 }
 
-func (t *ticketingLocker) lock(ctx context.Context, key string) (unlocker, error) {
+// lock sends again by itself what a lost leader left unanswered, as does its release.
+func (t *ticketingLocker) lock(ctx context.Context, key string) (*held, error) {
 	ticket, err := t.client.Acquire(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	return ticket.Release, nil
+	return &held{unlock: ticket.Release, token: int64(ticket.Token())}, nil
 }
 
 func (t *ticketingLocker) close() { t.client.Close() }

@@ -44,6 +44,7 @@ TOOLS = (
     Tool("clang", "C# and C formatting, C sanitizers", "clang", ("clang", "clang-format")),
     Tool("Redis", "the peer that the bench measures", "redis-server", ("redis-server",)),
     Tool("etcd", "the bench's peer for clusters", "etcd", ("etcd-server", "etcd-client")),
+    Tool("ZooKeeper", "another one", "/usr/share/java/zookeeper.jar", ("zookeeper",)),
     Tool("tshark", "the Wireshark dissector", "tshark", ("tshark",)),
     Tool("Chromium", "the dashboard in a browser", "chromium", ("chromium",)),
     Tool("Ruby", "Ruby constants", "ruby", ("ruby",)),
