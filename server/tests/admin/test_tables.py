@@ -92,11 +92,11 @@ def test_tickets_line_up_and_show_nothing_but_printable_ascii() -> None:
     head, first, second = tables.tickets_table(TICKETS).splitlines()
     name = r"\x1b[31mred\x0a<script>"
     assert head == (
-        "TOKEN                HELD   LEFT   NAME                    PEER             CLIENT"
+        "TOKEN                HELD   LEFT   NAME                     PEER             CLIENT"
         "                KEYS"
     )
     assert first == (
-        "1883246337716125696  244ms  29.7s  billing-worker          127.0.0.1:50484"
+        "1883246337716125696  244ms  29.7s  billing-worker           127.0.0.1:50484"
         "  18446744073709551615  orders/42"
     )
     assert second == (
