@@ -87,6 +87,11 @@ class FaultyDirectory:
 
     # What a test does
 
+    @property
+    def used(self) -> int:
+        """Bytes that all files take."""
+        return sum(len(file.seen) for file in self._files.values())
+
     def lose_power(self, random: Random) -> None:
         """Leave what may be left: of names a prefix of the changes, of content any sectors."""
         self._files = dict(random.choice(self._names))
@@ -123,8 +128,7 @@ class FaultyDirectory:
         file.seen = bytearray(kept)
 
     def _grow(self, file: File, size: int) -> None:
-        used = sum(len(file.seen) for file in self._files.values())
-        if self.room is not None and used + size > self.room:
+        if self.room is not None and self.used + size > self.room:
             raise OSError(errno.ENOSPC, "No space left on device")
         file.seen.extend(bytes(size))
 

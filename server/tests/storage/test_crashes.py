@@ -76,7 +76,7 @@ def go_on(directory: FaultyDirectory, found: Held, random: Random) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_power_lost_at_every_step(seed: int) -> None:
     seen = check_all_crashes(seed)
-    assert seen["lost"] and seen["kept"] and seen["torn"]
+    assert min(seen["lost"], seen["kept"], seen["torn"]) > 0
 
 
 def test_many_lives_of_one_directory() -> None:

@@ -2,7 +2,7 @@
 
 A **group** is what one write and one sync put down. It begins on a sector boundary with a header
 that has a CRC of its own. Each group is synced before the next is written, so a header that is
-valid proves that everything below it was on disk. No byte is ever written twice.
+valid proves that everything below it was on disk. No byte is ever written over with another.
 
     header   magic 8 | log id u64 | segment u64 | group u64 | offset u32 | previous end u32 |
              chain u32 | length u32 | CRC of these u32

@@ -7,6 +7,7 @@ on disk is known again only at the next start.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -152,9 +153,16 @@ class Store:
         self._follow(saves, mark)
 
     def stage_snapshot(self, snapshot: Snapshot, file: bytes) -> Mark:
-        """Put a snapshot's file down and sync it; it counts once it is marked."""
+        """Put a snapshot's file down and sync it; it counts once it is marked.
+
+        Where there is no room for it (`is_full`), nothing of it stays.
+        """
         mark = Mark(snapshot, len(file), crc32(file))
-        put(self.directory, mark.name, file)
+        try:
+            put(self.directory, mark.name, file)
+        except OSError:
+            self._discard(mark.name + TEMPORARY)
+            raise
         return mark
 
     def mark_snapshot(self, mark: Mark) -> None:
@@ -207,7 +215,12 @@ class Store:
             self._keep_aside(torn)
         self._clean(log.surplus)
         if log.segments:
-            self.directory.sync(segment_name(self._segment))
+            # After a sync that failed, a system may show what the disk doesn't have, and call it
+            # synced: only what is written anew is tried anew.
+            name = segment_name(self._segment)
+            self.directory.write_at(name, log.last_group, log.last_bytes)
+            self.directory.sync(name)
+        self.directory.sync_directory()
         if log.torn:
             # Bytes that were cut are never written over: they'd have to be gone for certain first.
             self._offset = self._capacity
@@ -316,11 +329,14 @@ class Store:
             self.is_full = False
         except OSError:
             self.is_full = True
-            # What there is of it may be all the room that a vote needs.
-            with suppress(OSError):
-                self.directory.unlink(SPARE)
+            self._discard(SPARE)
         finally:
             self._is_preparing = False
+
+    def _discard(self, name: str) -> None:
+        """Give back the room that an unfinished file takes, if it is there."""
+        with suppress(OSError):
+            self.directory.unlink(name)
 
     # Identity
 
@@ -333,6 +349,11 @@ class Store:
         if identity != self.identity:
             write_identity(self.directory, identity)
             self.identity = identity
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether an error says that there is no room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _at_once(task: Callable[[], None]) -> Callable[[], None]:

@@ -89,6 +89,10 @@ class Recovered:
     position: Position
     capacity: int
     """Size of the segment it ends in; 0 where nothing was ever written."""
+    last_group: int
+    """Where the last group begins, …"""
+    last_bytes: bytes
+    """… and what it has up to the last record that is whole."""
     torn: list[Torn]
     segments: list[int]
     """Those that have something, rising."""
@@ -141,7 +145,7 @@ def read_log(directory: Directory, log_id: int, *, is_live: bool = False) -> Rec
     if last is None:
         if numbers not in ([], [1]):
             raise refusal(directory, numbers[0], 0, "no group in the log is whole")
-        return Recovered(Replay(), beginning(log_id), 0, torn, [], numbers)
+        return Recovered(Replay(), beginning(log_id), 0, 0, b"", torn, [], numbers)
     if len(headless) > 1:
         raise refusal(directory, headless[-1].segment, 0, "no group in it is whole")
     first = last.segment
@@ -160,7 +164,10 @@ def read_log(directory: Directory, log_id: int, *, is_live: bool = False) -> Rec
     if damage is not None:
         torn.append(Torn(last.segment, damage, data[damage:].rstrip(b"\0")))
     surplus = [number for number in numbers if number not in segments]
-    return Recovered(reader.replay, reader.position, len(data), torn, segments, surplus)
+    last_bytes = data[last.offset : reader.position.end]
+    return Recovered(
+        reader.replay, reader.position, len(data), last.offset, last_bytes, torn, segments, surplus
+    )
 
 
 def refusal(directory: Directory, segment: int, offset: int, what: str) -> Refused:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from ticketing_server.raft.messages import Snapshot
 from ticketing_server.raft.saves import Save
 from ticketing_server.storage.records import Mark
-from ticketing_server.storage.store import MIB, Store
+from ticketing_server.storage.store import MIB, Store, is_full
 
 GROUP_BYTES = 4 * MIB
 """Entries of one group; a single save may be larger."""
@@ -65,20 +66,26 @@ class Writer:
 
     def put_snapshot(
         self, snapshot: Snapshot, file: bytes, drop_below: int,
-        done: Callable[[], None] | None = None,
+        done: Callable[[bool], None] | None = None,
     ) -> None:  # fmt: skip
         """Keep the node's own snapshot, and drop the log up to an index.
 
-        The file is written beside the log; only its mark has to wait for its turn.
+        The file is written beside the log; only its mark has to wait for its turn. `done` is told
+        whether there was room for it: without it the log just stays longer.
         """
 
         def stage() -> None:
             try:
                 mark = self._store.stage_snapshot(snapshot, file)
-            except Exception as error:
-                self._tell(self._events.failed, error)
+            except OSError as error:
+                if not is_full(error):
+                    self._tell(self._events.failed, error)
+                elif done is not None:
+                    self._tell(done, False)
                 return
-            self._jobs.put(_Call(lambda: self._mark(mark, drop_below), done))
+            self._jobs.put(
+                _Call(lambda: self._mark(mark, drop_below), done and partial(done, True))
+            )
 
         Thread(target=stage, name="snapshot", daemon=True).start()
 
