@@ -1,163 +1,93 @@
 """The lock table against a naive interpreter of the same rules, over any sequence of commands.
 
 Covers REQ rules of acquire, hand-off, release, extend, cancel, lease, wait, detach, reattach,
-take-over and limits at once: after each step the whole state and every reply are compared.
+take-over and limits at once, over changes of term and through images of the table: after each step
+the whole state and every reply are compared.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from struct import pack
-from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from naive_table import FOREVER, MS, NaiveTable, NaiveTicket, NaiveWaiter
+from naive_table import FOREVER, MS
+from table_pair import (
+    CLIENTS,
+    DEFAULT_LOOKS,
+    FIRST_TOKEN,
+    MAX_LEASE_MS,
+    OPERATOR,
+    VERSION_3_CLIENT,
+    TablePair,
+    pick_of,
+    read_replies,
+    u64,
+)
 from ticketing_server.limits import Limits
 from ticketing_server.lock_table import (
     CONNECT_COMMAND,
     DISCONNECT_COMMAND,
     FORCE_RELEASE,
-    INTERNAL,
     RELEASE_KEYS,
     LockTable,
 )
-from ticketing_server.queues import Link, Queue
-from ticketing_server.table_state import keys_of
+from ticketing_server.queues import Link
 from ticketing_server.wire import ACQUIRE, ACQUIRE_SET, CANCEL, EXTEND, RELEASE, Command
 
 KEYS = (b"a", b"b", b"c")
-CLIENTS = (1, 2, 3, 4)
-VERSION_3_CLIENT = 4
-MAX_LEASE_MS = 5_000
 WAITS_MS = st.sampled_from((FOREVER, 0, 40, 40, 100, 3_000, FOREVER, FOREVER))
 LEASES_MS = st.sampled_from((1_000, 1, 40, 40, 100, 1_000, MAX_LEASE_MS, MAX_LEASE_MS + 1))
-FIRST_TOKEN = 1 << 40
 PICK = st.integers(0, 1023)
-ItemT = TypeVar("ItemT")
+LIMITS = st.builds(
+    Limits,
+    waiters_per_key=st.sampled_from((100, 100, 100, 3)),
+    waiters=st.sampled_from((100, 100, 100, 5)),
+    held_keys=st.sampled_from((100, 100, 1, 2)),
+    reattach_grace_ms=st.sampled_from((50, 0, 100, 500)),
+    restart_grace_ms=st.sampled_from((0, 0, 0, 40)),
+    max_lease_ms=st.just(MAX_LEASE_MS),
+)
+GRACES_MS = (100, 0, 40, 500, 100)
+LOOKS = (DEFAULT_LOOKS, DEFAULT_LOOKS, (1, 1), (3, 1), (4, 4))
+STEPS = (MS, 1, MS, 29 * MS, 40 * MS, 70 * MS, 400 * MS, 4_000 * MS)
 
 
-def _u64(number: int) -> bytes:
-    return number.to_bytes(8, "big")
+class Tables(RuleBasedStateMachine, TablePair):
+    """Feeds all tables the same turns."""
 
-
-def _pick(items: Sequence[ItemT], pick: int) -> ItemT:
-    return items[pick % len(items)]
-
-
-def _number(data: bytes) -> int:
-    return int.from_bytes(data, "big")
-
-
-def read_replies(data: bytes) -> list[tuple[object, ...]]:
-    """Read what the table appended to one link, as the naive table writes it."""
-    replies: list[tuple[object, ...]] = []
-    while data:
-        op, length = data[0], data[1] << 8 | data[2]
-        body, data = data[3 : 3 + length], data[3 + length :]
-        assert len(body) == length
-        name, request_id = chr(op), _number(body[:8])
-        if name == "A":
-            replies.append((name, request_id, _number(body[8:16]), _number(body[16:])))
-        elif name == "X":
-            replies.append((name, request_id, _number(body[8:])))
-        elif name in "DE":
-            replies.append((name, request_id, body[8]))
-        else:
-            replies.append(("other keys" if op == 1 else name, request_id))
-    return replies
-
-
-class Tables(RuleBasedStateMachine):
-    """Feeds both tables the same turns."""
-
-    @initialize(
-        waiters_per_key=st.sampled_from((100, 100, 100, 3)),
-        waiters=st.sampled_from((100, 100, 100, 5)),
-        held_keys=st.sampled_from((100, 100, 1, 2)),
-        reattach_grace_ms=st.sampled_from((50, 0, 100, 500)),
-        restart_grace_ms=st.sampled_from((0, 0, 0, 40)),
-        commands_per_turn=st.sampled_from((1, 1, 3)),
-        start=st.sampled_from((0, 123, 67_108_863, 1 << 50)),
-    )
-    def begin(
-        self,
-        waiters_per_key: int,
-        waiters: int,
-        held_keys: int,
-        reattach_grace_ms: int,
-        restart_grace_ms: int,
-        commands_per_turn: int,
-        start: int,
-    ) -> None:
-        self.now = start
-        self.commands_per_turn = commands_per_turn
-        limits = Limits(
-            waiters_per_key=waiters_per_key,
-            waiters=waiters,
-            held_keys=held_keys,
-            max_lease_ms=MAX_LEASE_MS,
-            reattach_grace_ms=reattach_grace_ms,
-            restart_grace_ms=restart_grace_ms,
-        )
-        self.table = LockTable(FIRST_TOKEN)
-        self.table.configure(limits, start)
-        self.naive = NaiveTable(
-            FIRST_TOKEN,
-            waiters_per_key,
-            waiters,
-            held_keys,
-            MAX_LEASE_MS,
-            reattach_grace_ms,
-            start + restart_grace_ms * MS if restart_grace_ms else None,
-        )
-        self.links: dict[str, Link] = {}
-        self.present: dict[int, str] = {}
-        self.runs: list[tuple[Link, list[Command]]] = []
-        self.steps: list[tuple[object, ...]] = []
+    def __init__(self) -> None:
+        super().__init__()
         self.next_request = 1
         self.acquires: list[tuple[int, int, tuple[bytes, ...]]] = []
-        self.tokens: list[int] = []
-        for client in CLIENTS:
-            self.connect(client)
-        self.turn(0)
 
-    # What a turn is made of
-
-    def add(self, link: Link, command: Command, *step: object) -> None:
-        """One more command: in the run of the one before where a read could have held both."""
-        last, commands = self.runs[-1] if self.runs else (None, [])
-        if last is link and commands[-1][0] not in INTERNAL and command[0] not in INTERNAL:
-            commands.append(command)
-        else:
-            self.runs.append((link, [command]))
-        self.steps.append(step)
-
-    def connect(self, client: int) -> None:
-        name = f"{client}.{len(self.links)}"
-        link = Link(0, len(self.links), _u64(client), leaves=client == VERSION_3_CLIENT)
-        self.links[name] = link
-        self.present[client] = name
-        self.add(link, CONNECT_COMMAND, "connect", name, client)
-
-    def disconnect(self, client: int) -> None:
-        name = self.present.pop(client)
-        self.add(
-            self.links[name],
-            DISCONNECT_COMMAND,
-            "disconnect",
-            name,
-            client,
-            client == VERSION_3_CLIENT,
+    @initialize(
+        limits=LIMITS,
+        commands_per_turn=st.sampled_from((1, 1, 3)),
+        start=st.sampled_from((0, 123, 67_108_863, 1 << 50)),
+        term=st.sampled_from((0, 0, 1)),
+        looks=st.sampled_from(LOOKS),
+    )
+    def begin(
+        self, limits: Limits, commands_per_turn: int, start: int, term: int, looks: tuple[int, int]
+    ) -> None:
+        self.start(
+            limits=limits,
+            commands_per_turn=commands_per_turn,
+            start=start,
+            term=term,
+            looks=looks,
         )
 
-    def request(self, client: int) -> tuple[str, Link, int]:
+    def teardown(self) -> None:
+        self.stop()
+
+    def request(self, client: int) -> tuple[str, int]:
         self.next_request += 1
-        name = self.present[client]
-        return name, self.links[name], self.next_request
+        return self.present[client], self.next_request
 
     def acquire_as(
         self, client: int, request_id: int, keys: tuple[bytes, ...], wait_ms: int, lease_ms: int
@@ -165,12 +95,12 @@ class Tables(RuleBasedStateMachine):
         name = self.present[client]
         word = pack(">II", wait_ms, lease_ms)
         command: Command = (
-            (ACQUIRE, _u64(request_id), word, keys[0])
+            (ACQUIRE, u64(request_id), word, keys[0])
             if len(keys) == 1
-            else (ACQUIRE_SET, _u64(request_id), word, keys)
+            else (ACQUIRE_SET, u64(request_id), word, keys)
         )
         step = ("acquire", name, client, request_id, keys, wait_ms, lease_ms)
-        self.add(self.links[name], command, *step)
+        self.add(name, command, *step)
 
     # Rules
 
@@ -182,21 +112,26 @@ class Tables(RuleBasedStateMachine):
     )
     def acquire(self, client: int, keys: list[bytes], wait_ms: int, lease_ms: int) -> None:
         if client in self.present:
-            _, _, request_id = self.request(client)
+            _, request_id = self.request(client)
             self.acquires.append((client, request_id, tuple(sorted(keys))))
             self.acquire_as(*self.acquires[-1], wait_ms, lease_ms)
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=2, unique=True))
+    def queue_up(self, keys: list[bytes]) -> None:
+        for client in self.present:
+            self.acquire(client, keys, FOREVER, 1_000)
 
     @precondition(lambda self: self.acquires)
     @rule(pick=PICK, wait_ms=WAITS_MS, lease_ms=LEASES_MS)
     def acquire_again(self, pick: int, wait_ms: int, lease_ms: int) -> None:
-        client, request_id, keys = _pick(self.acquires[-8:], pick)
+        client, request_id, keys = pick_of(self.acquires[-8:], pick)
         if client in self.present:
             self.acquire_as(client, request_id, keys, wait_ms, lease_ms)
 
     @precondition(lambda self: self.acquires)
     @rule(pick=PICK, key=st.sampled_from(KEYS))
     def acquire_other_keys_with_same_id(self, pick: int, key: bytes) -> None:
-        client, request_id, _ = _pick(self.acquires[-8:], pick)
+        client, request_id, _ = pick_of(self.acquires[-8:], pick)
         if client in self.present:
             self.acquires.append((client, request_id, (key,)))
             self.acquire_as(client, request_id, (key,), FOREVER, 1_000)
@@ -204,17 +139,17 @@ class Tables(RuleBasedStateMachine):
     def draw_ticket(self, pick: int) -> tuple[int, bytes]:
         tickets = [(ticket.token, ticket.keys[-1]) for ticket in self.naive.tickets]
         stale = [(token, KEYS[0]) for token in self.tokens[-3:]] or [(7, KEYS[0])]
-        token, key = _pick(tickets * 3 + stale, pick)
+        token, key = pick_of(tickets * 3 + stale, pick)
         return token, key
 
     @rule(pick=PICK, client=st.sampled_from(CLIENTS))
     def release(self, pick: int, client: int) -> None:
         if client in self.present:
             token, key = self.draw_ticket(pick)
-            name, link, request_id = self.request(client)
+            name, request_id = self.request(client)
             self.add(
-                link,
-                (RELEASE, _u64(request_id), _u64(token), key),
+                name,
+                (RELEASE, u64(request_id), u64(token), key),
                 *("release", name, client, request_id, token, key),
             )
 
@@ -222,11 +157,11 @@ class Tables(RuleBasedStateMachine):
     def release_own(self, pick: int) -> None:
         tickets = [ticket for ticket in self.naive.tickets if ticket.client in self.present]
         if tickets:
-            ticket = _pick(tickets, pick)
-            name, link, request_id = self.request(ticket.client)
+            ticket = pick_of(tickets, pick)
+            name, request_id = self.request(ticket.client)
             self.add(
-                link,
-                (RELEASE, _u64(request_id), _u64(ticket.token), ticket.keys[0]),
+                name,
+                (RELEASE, u64(request_id), u64(ticket.token), ticket.keys[0]),
                 *("release", name, ticket.client, request_id, ticket.token, ticket.keys[0]),
             )
 
@@ -240,10 +175,10 @@ class Tables(RuleBasedStateMachine):
             token, _ = self.draw_ticket(pick)
             right = next((t.keys for t in self.naive.tickets if t.token == token), None)
             taken = right if named and right else tuple(sorted(keys))
-            name, link, request_id = self.request(VERSION_3_CLIENT)
+            name, request_id = self.request(VERSION_3_CLIENT)
             self.add(
-                link,
-                (RELEASE_KEYS, _u64(request_id), _u64(token), taken),
+                name,
+                (RELEASE_KEYS, u64(request_id), u64(token), taken),
                 *("release_keys", name, VERSION_3_CLIENT, request_id, token, taken),
             )
 
@@ -251,23 +186,23 @@ class Tables(RuleBasedStateMachine):
     def extend(self, pick: int, client: int, lease_ms: int) -> None:
         if client in self.present:
             token, key = self.draw_ticket(pick)
-            name, link, request_id = self.request(client)
+            name, request_id = self.request(client)
             self.add(
-                link,
-                (EXTEND, _u64(request_id), _u64(token), pack(">I", lease_ms) + key),
+                name,
+                (EXTEND, u64(request_id), u64(token), pack(">I", lease_ms) + key),
                 *("extend", name, client, request_id, token, lease_ms, key),
             )
 
     @precondition(lambda self: self.acquires)
     @rule(pick=PICK, wrong=st.sampled_from((False, False, False, True)))
     def cancel(self, pick: int, wrong: bool) -> None:
-        client, acquire_id, keys = _pick(self.acquires[-8:], pick)
+        client, acquire_id, keys = pick_of(self.acquires[-8:], pick)
         if client in self.present:
-            key = _pick(KEYS if wrong else keys, pick // 8)
-            name, link, request_id = self.request(client)
+            key = pick_of(KEYS if wrong else keys, pick // 8)
+            name, request_id = self.request(client)
             self.add(
-                link,
-                (CANCEL, _u64(request_id), _u64(acquire_id), key),
+                name,
+                (CANCEL, u64(request_id), u64(acquire_id), key),
                 *("cancel", name, client, request_id, acquire_id, key),
             )
 
@@ -292,172 +227,125 @@ class Tables(RuleBasedStateMachine):
     @rule(pick=PICK)
     def force_release(self, pick: int) -> None:
         token, key = self.draw_ticket(pick)
-        operator = Link(0, 0, bytes(8))
-        self.add(operator, (FORCE_RELEASE, b"", _u64(token), key), "force_release", token, key)
+        command: Command = (FORCE_RELEASE, b"", u64(token), key)
+        self.add(OPERATOR, command, "force_release", token, key)
 
-    @rule(step=st.sampled_from((MS, 1, MS, 29 * MS, 40 * MS, 70 * MS, 400 * MS, 4_000 * MS)))
+    @rule(step=st.sampled_from(STEPS))
     def turn(self, step: int) -> None:
         self.end_turn(self.now + step)
 
     @rule(offset=st.sampled_from((-1, 0, 1)))
     def turn_at_next_deadline(self, offset: int) -> None:
-        deadlines = [ticket.deadline for ticket in self.naive.tickets]
-        for waiter in self.naive.waiters:
-            deadlines += [time for time in (waiter.wait_end, waiter.grace_end) if time is not None]
-        if deadlines:
-            self.end_turn(max(self.now, min(deadlines) + offset))
+        due = self.naive.due()
+        if due:
+            self.end_turn(max(self.now, due[0][0] + offset))
 
-    def end_turn(self, now: int) -> None:
-        wake_at = self.table.wake_at()
-        deadlines = [ticket.deadline for ticket in self.naive.tickets]
-        for waiter in self.naive.waiters:
-            deadlines += [time for time in (waiter.wait_end, waiter.grace_end) if time is not None]
-        if deadlines:
-            assert wake_at <= min(deadlines)
-        self.now = now
-        self.table.apply(now, self.runs)
-        self.naive.advance(now)
-        for name, *arguments in self.steps:
-            timed = () if name == "connect" else (now,)
-            getattr(self.naive, str(name))(*arguments, *timed)
-        self.runs, self.steps = [], []
-        self.compare_replies()
+    @rule(
+        limits=st.one_of(st.none(), LIMITS),
+        failover_grace_ms=st.sampled_from(GRACES_MS),
+        skipped=st.sampled_from((0, -5, 1, 5_000, 1 << 63)),
+        step=st.sampled_from((0, MS, 40 * MS, 400 * MS)),
+        returning=st.sampled_from((0, 1, 2, len(CLIENTS))),
+    )
+    def next_term(
+        self, limits: Limits | None, failover_grace_ms: int, skipped: int, step: int, returning: int
+    ) -> None:
+        floor = self.naive.next_token + skipped
+        self.begin_term(limits or self.limits, failover_grace_ms, floor, self.now + step)
+        for client in CLIENTS[-returning:] if returning else ():
+            self.connect(client)
 
-    def compare_replies(self) -> None:
-        for name, link in self.links.items():
-            expected = [reply[1:] for reply in self.naive.replies if reply[0] == name]
-            assert read_replies(b"".join(link.out)) == expected
-            link.out.clear()
-            link.dirty = False
-        self.table.dirty.clear()
-        for reply in self.naive.replies:
-            if reply[1] == "A" and reply[3] not in self.tokens:
-                token = reply[3]
-                assert isinstance(token, int)
-                assert token > max(self.tokens, default=0)
-                self.tokens.append(token)
-        self.naive.replies.clear()
+    @precondition(lambda self: any(waiter.is_held_back for waiter in self.naive.waiters))
+    @rule(pick=PICK, wait_ms=WAITS_MS, lease_ms=LEASES_MS)
+    def come_back(self, pick: int, wait_ms: int, lease_ms: int) -> None:
+        waiter = pick_of([waiter for waiter in self.naive.waiters if waiter.is_held_back], pick)
+        if waiter.client not in self.present:
+            self.connect(waiter.client)
+        self.acquire_as(waiter.client, waiter.request_id, waiter.keys, wait_ms, lease_ms)
 
-    # What must hold whatever happened
+    @precondition(lambda self: self.older)
+    @rule(pick=PICK)
+    def end_link_of_earlier_term(self, pick: int) -> None:
+        name = pick_of(self.older[-8:], pick)
+        self.add(name, DISCONNECT_COMMAND, "disconnect", name, int(name.split(".")[2]))
+
+    @rule(keeps_old=st.booleans())
+    def go_on_from_image(self, keeps_old: bool) -> None:
+        self.reload(keeps_old=keeps_old)
 
     @invariant()
-    def states_are_equal(self) -> None:
-        if not hasattr(self, "table"):
-            return
-        if len(self.steps) >= self.commands_per_turn:
-            self.end_turn(self.now)
-        tickets = {}
-        for slot in self.table.slots.values():
-            ticket = slot.holder if isinstance(slot, Queue) else slot
-            if ticket is not None:
-                tickets[ticket[0]] = ticket
-        found = sorted(
-            (
-                NaiveTicket(
-                    _number(token),
-                    _number(ticket[1]),
-                    _number(ticket[2]),
-                    keys_of(ticket),
-                    ticket[4][2],
-                    ticket[4][1],
-                    _number(ticket[5]),
-                )
-                for token, ticket in tickets.items()
-            ),
-            key=lambda ticket: ticket.token,
-        )
-        assert found == sorted(self.naive.tickets, key=lambda ticket: ticket.token)
-        for token, ticket in tickets.items():
-            assert ticket[4][0][token] is ticket
-        names = {id(link): name for name, link in self.links.items()}
-        waiters = sorted(
-            (
-                NaiveWaiter(
-                    _number(waiter.client),
-                    _number(waiter.request_id),
-                    waiter.keys,
-                    waiter.joined,
-                    names[id(waiter.link)] if waiter.link else None,
-                    waiter.arrived_ns,
-                    waiter.wait_end_ns if waiter.wait_bucket is not None else None,
-                    waiter.lease_ms,
-                    waiter.grace_end_ns if waiter.grace_bucket is not None else None,
-                )
-                for owner in self.table.waiting.values()
-                for waiter in owner
-            ),
-            key=lambda waiter: waiter.joined,
-        )
-        assert waiters == self.naive.waiters
-        assert self.table.next_token == self.naive.next_token
-
-    @invariant()
-    def counts_are_right(self) -> None:
-        if not hasattr(self, "table"):
-            return
-        table, naive = self.table, self.naive
-        assert table.tickets == len(naive.tickets)
-        assert table.held_keys == sum(len(ticket.keys) for ticket in naive.tickets)
-        assert table.attached == sum(waiter.link is not None for waiter in naive.waiters)
-        assert table.detached == sum(waiter.link is None for waiter in naive.waiters)
-        needed = {key for ticket in naive.tickets for key in ticket.keys}
-        needed |= {key for waiter in naive.waiters for key in waiter.keys}
-        assert set(table.slots) == needed
-
-    @invariant()
-    def nobody_who_could_go_on_waits(self) -> None:
+    def all_is_equal(self) -> None:
         if hasattr(self, "naive"):
-            held = [key for ticket in self.naive.tickets for key in ticket.keys]
-            assert len(held) == len(set(held))
-            assert not any(self.naive.can_be_granted(waiter) for waiter in self.naive.waiters)
-            joined = [waiter.joined for waiter in self.naive.waiters]
-            assert joined == sorted(joined)
+            if len(self.steps) >= self.commands_per_turn:
+                self.end_turn(self.now)
+            self.check_state()
 
 
 def test_sets_count_in_full_towards_the_limit_of_held_keys() -> None:
     """A run of two requests may take more than two keys."""
     tables = Tables()
-    tables.begin(
-        waiters_per_key=100,
-        waiters=100,
-        held_keys=2,
-        reattach_grace_ms=50,
-        restart_grace_ms=0,
-        commands_per_turn=2,
-        start=0,
-    )
+    tables.start(limits=Limits(held_keys=2, max_lease_ms=MAX_LEASE_MS), commands_per_turn=2)
     tables.acquire(client=1, keys=list(KEYS[:2]), wait_ms=FOREVER, lease_ms=1_000)
     tables.acquire(client=1, keys=list(KEYS[2:]), wait_ms=FOREVER, lease_ms=1_000)
     tables.turn(step=0)
-    tables.states_are_equal()
+    tables.all_is_equal()
     assert tables.table.held_keys == 2
+
+
+def test_a_cancel_may_end_several_waiters() -> None:
+    """Of one request id with other keys each: the leaving of the first lets the second go on."""
+    tables = Tables()
+    tables.start(limits=Limits(max_lease_ms=MAX_LEASE_MS))
+    tables.acquire(client=1, keys=[b"b"], wait_ms=FOREVER, lease_ms=1_000)
+    for keys in ((b"a", b"b"), (b"a",)):
+        tables.acquire_as(2, 99, keys, FOREVER, 1_000)
+        tables.acquires.append((2, 99, keys))
+    tables.cancel(pick=1, wrong=False)
+    tables.end_turn(MS)
+    tables.check_state()
+    assert tables.table.attached == 0
+    assert tables.table.tickets == 1
 
 
 def test_a_wait_may_last_longer_than_its_reply_can_tell() -> None:
     """50 days and more."""
     table = LockTable(FIRST_TOKEN)
     table.configure(Limits(), 0)
-    holder, waiter = (Link(0, number, _u64(number)) for number in (1, 2))
+    holder, waiter = (Link(0, number, u64(number)) for number in (1, 2))
     for link in (holder, waiter):
-        acquire = (ACQUIRE, _u64(1), pack(">II", FOREVER, 1_000), b"k")
+        acquire = (ACQUIRE, u64(1), pack(">II", FOREVER, 1_000), b"k")
         table.apply(0, [(link, [CONNECT_COMMAND]), (link, [acquire])])
     table.apply(5_000_000_000 * MS, [])
     assert read_replies(b"".join(waiter.out)) == [("A", 1, FIRST_TOKEN + 1, 0xFFFFFFFF)]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(20))
 def test_long_random_runs(seed: int) -> None:
     """Long runs reach states that short ones seldom do: deep queues, much contention."""
+    run_randomly(seed)
+
+
+def run_randomly(seed: int) -> None:
+    """Feed the tables 1,200 random steps."""
     draw = random.Random(seed)
     tables = Tables()
-    tables.begin(
-        waiters_per_key=draw.choice((100, 100, 4)),
-        waiters=draw.choice((100, 100, 8)),
-        held_keys=draw.choice((100, 100, 2)),
-        reattach_grace_ms=draw.choice((50, 200)),
-        restart_grace_ms=draw.choice((0, 0, 40)),
+
+    def limits() -> Limits:
+        return Limits(
+            waiters_per_key=draw.choice((100, 100, 4)),
+            waiters=draw.choice((100, 100, 8)),
+            held_keys=draw.choice((100, 100, 2)),
+            max_lease_ms=MAX_LEASE_MS,
+            reattach_grace_ms=draw.choice((50, 200)),
+            restart_grace_ms=draw.choice((0, 0, 40)),
+        )
+
+    tables.start(
+        limits=limits(),
         commands_per_turn=draw.choice((1, 2, 5)),
         start=draw.choice((0, 123, 1 << 50)),
+        term=draw.choice((0, 1)),
+        looks=draw.choice(LOOKS),
     )
     waits, leases = (0, 40, 100, 3_000, FOREVER), (1, 40, 100, 1_000, MAX_LEASE_MS + 1)
     steps = (1, MS, 29 * MS, 40 * MS, 70 * MS, 400 * MS)
@@ -468,7 +356,7 @@ def test_long_random_runs(seed: int) -> None:
 
     for _ in range(1_200):
         client, pick = draw.choice(CLIENTS), draw.randrange(1024)
-        what = draw.choices(range(13), (8, 3, 1, 2, 6, 1, 1, 2, 1, 1, 1, 2, 2))[0]
+        what = draw.choices(range(17), (8, 3, 1, 2, 6, 1, 1, 2, 1, 1, 1, 2, 1, 1, 1, 1, 2))[0]
         if what == 0:
             keys = draw.sample(KEYS, draw.choice((1, 1, 1, 2, 3)))
             tables.acquire(client=client, keys=keys, **timed())
@@ -494,18 +382,31 @@ def test_long_random_runs(seed: int) -> None:
             tables.reconnect()
         elif what == 11:
             tables.turn(step=draw.choice(steps))
-        elif draw.random() < 0.2:
+        elif what == 12 and draw.random() < 0.2:
             tables.force_release(pick=pick)
+        elif what == 13:
+            tables.next_term(
+                limits=draw.choice((None, limits())),
+                failover_grace_ms=draw.choice(GRACES_MS),
+                skipped=draw.choice((0, -5, 1, 5_000, 1 << 63)),
+                step=draw.choice((0, MS, 40 * MS)),
+                returning=draw.choice((0, 2, len(CLIENTS), len(CLIENTS))),
+            )
+        elif what == 14 and tables.older:
+            tables.end_link_of_earlier_term(pick=pick)
+        elif what == 15:
+            tables.go_on_from_image(keeps_old=draw.random() < 0.5)
+        elif what == 16 and any(waiter.is_held_back for waiter in tables.naive.waiters):
+            tables.come_back(pick=pick, **timed())
         else:
             tables.turn_at_next_deadline(offset=draw.choice((-1, 0, 1)))
-        tables.states_are_equal()
-        tables.counts_are_right()
-        tables.nobody_who_could_go_on_waits()
+        tables.all_is_equal()
+    tables.stop()
 
 
 TestTables = Tables.TestCase
 TestTables.settings = settings(
-    max_examples=50,
+    max_examples=100,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),

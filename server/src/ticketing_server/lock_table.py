@@ -365,14 +365,18 @@ class LockTable(TableState):
     ) -> None:
         link.out += CANCELLED, request_id
         self._results["cancel", "cancelled"] += 1
+        freed: set[bytes] = set()
         for waiter in list(self.waiting.get(link.client + acquire_id, ())):
             if key in waiter.keys:
                 self.wait["cancelled"].add(now - waiter.arrived_ns)
                 self._leave(waiter)
-                self._hand_on(waiter.keys, now)
+                freed.update(waiter.keys)
         ticket = self.ticket_of(key)
         if ticket is not None and ticket[1] == link.client and ticket[2] == acquire_id:
-            self._end_by(link, ticket, now)
+            self._end_by(link, ticket, now, freed)
+        else:
+            # Only now: one that leaves must not be granted by the leaving of another.
+            self._hand_on(freed, now)
 
     def _disconnect(self, link: Link, now: int) -> None:
         """Pass its waiters over from now on; only then hand on, never to the link that ended."""

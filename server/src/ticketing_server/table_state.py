@@ -273,14 +273,14 @@ class TableState:
         self._ended[reason] += 1
         self.hold.add(now - began)
 
-    def _end_by(self, link: Link, ticket: Ticket, now: int) -> None:
-        """End a ticket at a client's wish, and hand its keys on."""
+    def _end_by(self, link: Link, ticket: Ticket, now: int, freed: Iterable[bytes] = ()) -> None:
+        """End a ticket at a client's wish, and hand its keys on, with others freed beside it."""
         if ticket[5] == link.client:
             self._end(ticket, "released", now)
         else:
             self._end(ticket, "other_client", now)
             self._drop(ticket, c.DROP_OTHER_CLIENT)
-        self._hand_on(keys_of(ticket), now)
+        self._hand_on((*keys_of(ticket), *freed), now)
 
     def _lease_over(self, ticket: Ticket, now: int) -> None:
         self._tell("lease_over", ticket, now)
