@@ -24,6 +24,7 @@ from ticketing_conformance.expectations import BadExpectation, load_expectations
 from ticketing_conformance.golden import stale_transcripts
 from ticketing_conformance.identity import SUITE as IDENTITY
 from ticketing_conformance.kaitai import KaitaiBroken, compile_parser
+from ticketing_conformance.mixed import CLUSTER_SUITE
 from ticketing_conformance.mutants import prove
 from ticketing_conformance.plugin import EXPECTATIONS_DIR, matches_case
 from ticketing_conformance.report import Report, digests_of, identity_faults, write_report
@@ -101,6 +102,9 @@ def parse_arguments(arguments: list[str]) -> tuple[argparse.Namespace, list[str]
         "--mutants",
         action="store_true",
         help="instead of all this, show that seeded bugs are caught",
+    )
+    parser.add_argument(
+        "--soak", action="store_true", help="run cases with the counts that a soak gives them"
     )
     parser.add_argument(
         "--share",
@@ -198,6 +202,11 @@ def refresh_golden() -> list[str]:
     return wrong
 
 
+def default_suites() -> list[str]:
+    """All but the suite `cluster`, which measures and so wants the machine for itself."""
+    return [suite for suite in suite_paths() if suite != CLUSTER_SUITE] + [SERVER_SUITE]
+
+
 def chosen_suites(options: argparse.Namespace) -> list[str]:
     """The suites that the options name, also by their cases; none: all."""
     if options.suite or not options.case:
@@ -208,7 +217,7 @@ def chosen_suites(options: argparse.Namespace) -> list[str]:
 
 def pytest_arguments(options: argparse.Namespace, rest: list[str], state: Path) -> list[str]:
     """The command line for pytest."""
-    chosen = chosen_suites(options) or [*suite_paths(), SERVER_SUITE]
+    chosen = chosen_suites(options) or default_suites()
     paths = [str(path) for suite in chosen for path in suite_paths().get(suite, [])]
     arguments = [
         f"--rootdir={HARNESS_DIR}",
@@ -226,7 +235,8 @@ def pytest_arguments(options: argparse.Namespace, rest: list[str], state: Path) 
         "-rN",
         "--disable-warnings",
     ]
-    if not any(word.startswith(("-n", "--numprocesses")) for word in rest) and not options.case:
+    alone = bool(options.case) or chosen == [CLUSTER_SUITE]
+    if not any(word.startswith(("-n", "--numprocesses")) for word in rest) and not alone:
         arguments.append(f"-n{min(WORKERS_PER_CORE * (os.cpu_count() or 1), WORKERS_MAX)}")
     if SERVER_SUITE in chosen:
         paths.append(str(SERVER_SUITE_DIR))
@@ -303,6 +313,7 @@ def main(arguments: list[str]) -> int:
                     "cases": options.case,
                     "results": str(results_path),
                     "kaitai": parser,
+                    "soak": options.soak,
                 }
             )
         )
@@ -316,6 +327,8 @@ def main(arguments: list[str]) -> int:
         faults += stale_server_lines(results)
     if not rest and not options.case and not suites and not options.only:
         named = {name for result in results for name in result.requirements}
+        shown_there = all_tests(found.languages, [CLUSTER_SUITE])
+        named |= {name for test in shown_there for name in test.requirements}
         faults += coverage_faults(spec_requirements(), named, load_elsewhere())
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         faults.append(f"pytest ended with {pytest.ExitCode(code).name}")

@@ -1,4 +1,4 @@
-"""The suite `mixed`: all clients at hand on one server, each in a process of its own.
+"""The suites `mixed` and `cluster`: all clients at hand, each in a process of its own.
 
 A case is run once, whatever languages there are. Its steps name the members by their number:
 `@1` to `@{members}`; which language has which number is nothing that a case can know.
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from ticketing_conformance.adapters import Language
 
-SUITE = "mixed"
+CLUSTER_SUITE = "cluster"
+SUITES = ("mixed", CLUSTER_SUITE)
 COLUMN = "together"
 # One language alone still competes with other processes of its own.
 MEMBERS_MIN = 4

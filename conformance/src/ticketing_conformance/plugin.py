@@ -34,7 +34,7 @@ class State:
         self.patterns: list[str] = told["cases"]
         self.results_path = Path(told["results"])
         parser = KaitaiParser(Path(told["kaitai"])) if told["kaitai"] else None
-        self.tools = Tools(AdapterPool(), ServerPool(), parser)
+        self.tools = Tools(AdapterPool(), ServerPool(), parser, soak=told["soak"])
         self._entries: dict[str, list[Entry]] = {}
 
     def entries(self, client: str) -> list[Entry]:

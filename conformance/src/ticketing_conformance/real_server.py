@@ -32,14 +32,19 @@ class RealServer:
         environment: Mapping[str, str],
         listen: str = "127.0.0.1:0",
         program: Sequence[str] | None = None,
+        http_listen: str = "127.0.0.1:0",
+        inside: Sequence[str] = (),
     ) -> None:
-        self._program = list(program or (sys.executable, "-m", "ticketing_server"))
+        """`inside`: what a command line begins with, to run in a network of its own."""
+        program = program or (sys.executable, "-m", "ticketing_server")
+        self._program = [*inside, *program]
         self._flags = list(flags)
         self._environment = dict(environment)
         self._directory = tempfile.TemporaryDirectory(prefix="ticketing-server-")
         self._log_path = Path(self._directory.name) / "log"
         self._process: subprocess.Popen[bytes] | None = None
         self._listen = listen
+        self._http_listen = http_listen
         self.addresses: dict[str, list[str]] = {}
         self.start()
 
@@ -47,7 +52,7 @@ class RealServer:
         """Start it; after `stop` or `kill` on the same addresses as before."""
         ready = Path(self._directory.name) / "ready"
         ready.unlink(missing_ok=True)
-        http = self.addresses.get("http-listen", ["127.0.0.1:0"])[0]
+        http = self.addresses.get("http-listen", [self._http_listen])[0]
         command = [
             *self._program,
             f"--listen={self._listen}",
@@ -104,24 +109,22 @@ class RealServer:
             body: bytes = answer.read()
         return body.decode("utf-8")
 
+    def metrics(self) -> dict[tuple[str, str], float]:
+        """All metrics, by name and labels as they are written."""
+        found = {}
+        for line in self.get("/metrics").splitlines():
+            if sample := _SAMPLE.fullmatch(line):
+                found[sample[1], sample[2] or ""] = float(sample[3])
+        return found
+
     def metric(self, name: str, labels: str = "") -> int:
         """A metric's value, summed over the series whose labels contain `labels`."""
-        total = 0.0
-        for line in self.get("/metrics").splitlines():
-            sample = _SAMPLE.fullmatch(line)
-            if sample and sample[1] == name and labels in (sample[2] or ""):
-                total += float(sample[3])
-        return int(total)
+        return total(self.metrics(), name, labels)
 
     def holdings(self) -> tuple[int, int]:
         """How many tickets and waiters there are."""
-        page = self.get("/metrics")
-        found = {"ticketing_tickets": 0.0, "ticketing_waiters": 0.0}
-        for line in page.splitlines():
-            sample = _SAMPLE.fullmatch(line)
-            if sample and sample[1] in found:
-                found[sample[1]] += float(sample[3])
-        return int(found["ticketing_tickets"]), int(found["ticketing_waiters"])
+        found = self.metrics()
+        return total(found, "ticketing_tickets"), total(found, "ticketing_waiters")
 
     def log(self) -> str:
         """The end of what it logged."""
@@ -161,3 +164,8 @@ class RealServer:
         """Kill it and remove its files."""
         self.kill()
         self._directory.cleanup()
+
+
+def total(metrics: Mapping[tuple[str, str], float], name: str, labels: str = "") -> int:
+    """A metric's value, summed over the series whose labels contain `labels`."""
+    return int(sum(value for (n, of), value in metrics.items() if n == name and labels in of))

@@ -8,7 +8,7 @@ from typing import Any
 
 from ticketing_conformance.adapters import APIS
 from ticketing_conformance.context import Capture
-from ticketing_conformance.mixed import SUITE as MIXED
+from ticketing_conformance.mixed import SUITES as TOGETHER
 
 SERVER_SUITE = "server"
 
@@ -55,7 +55,7 @@ class Result:
         if self.suite == SERVER_SUITE:
             test = self.id.rpartition(".")[2]
             return f"python -m ticketing_conformance --suite server -k {test}"
-        only = "" if self.suite == MIXED else f" --only {client_of(self.column)}"
+        only = "" if self.suite in TOGETHER else f" --only {client_of(self.column)}"
         return f'python -m ticketing_conformance{only} --case "{self.id}"'
 
     def to_json(self) -> str:

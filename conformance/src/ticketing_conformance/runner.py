@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import tempfile
 import time
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from ticketing_spec.codec import Malformed
 from ticketing_conformance.adapter import Adapter, AdapterBroken, Answer
 from ticketing_conformance.adapters import AdapterPool, Language
 from ticketing_conformance.certificates import certificates
+from ticketing_conformance.cluster_verbs import ClusterVerbs
 from ticketing_conformance.context import SECRET, Arguments, Capture, Context, StepFailed
 from ticketing_conformance.expressions import (
     COMPARISONS,
@@ -24,6 +26,7 @@ from ticketing_conformance.expressions import (
     mismatch,
     value_of,
 )
+from ticketing_conformance.load_verbs import LoadVerbs
 from ticketing_conformance.peer_verbs import PeerVerbs
 from ticketing_conformance.proxy_verbs import ProxyVerbs
 from ticketing_conformance.real_server import ServerBroken
@@ -85,15 +88,20 @@ class Run:
         self._environment: dict[str, str] = {}
         self._started: dict[str, int] = {}
         self._stopwatches: dict[str, int] = {}
+        self._random = random.Random(case.id)
         self.outcome = Outcome()
         self._context = Context(directory, time.monotonic() + case.seconds)
         self._context.variables.update(
             {name: value_of(value, {}) for name, value in case.parameters}
         )
+        self._context.variables.update({name: value_of(v, {}) for name, v, _ in case.counts})
         if self._others:
             self._context.variables["members"] = len(self._others)
         self._proxies = ProxyVerbs(self._context)
+        clusters = ClusterVerbs(self._context)
         self._families: dict[str, Any] = {
+            "cluster": clusters,
+            "load": LoadVerbs(self._context, clusters, self._members),
             "peer": PeerVerbs(self._context),
             "proxy": self._proxies,
             "server": ServerVerbs(self._context, servers),
@@ -140,6 +148,13 @@ class Run:
         for value in expand_values(values):
             self._context.variables[step.words[1]] = value_of(value, {})
             self._steps(step.block)
+
+    def _members(self) -> dict[str, tuple[Adapter, str]]:
+        """The adapters and APIs of all members, by who they are."""
+        found = {}
+        for seat, (language, api) in self._others.items():
+            found[f"{seat}-{language.name}-{api}"] = (self.adapter(seat), api)
+        return found
 
     def _step(self, step: Step) -> None:
         if time.monotonic() > self._context.deadline:
@@ -254,7 +269,9 @@ class Run:
         words = list(step.words[1:])
         if step.verb == "sleep":
             milliseconds = value_of(words[0], variables) if words else 0
-            time.sleep(min(int(milliseconds) / 1000, self._context.seconds_left(3600)))
+            low, _, high = str(milliseconds).partition("..")
+            drawn = self._random.uniform(int(low), int(high or low))
+            time.sleep(min(drawn / 1000, self._context.seconds_left(3600)))
         elif step.verb == "set":
             if len(words) != 3 or words[1] != "=":
                 raise StepFailed("set takes: set NAME = VALUE")
@@ -273,12 +290,13 @@ class Run:
         return values
 
     def _do_file(self, arguments: Arguments) -> dict[str, Any]:
-        """`file new as=f`, `file number {f.path}`, `file rising {f.path}`."""
+        """`file new as=f`, `file folder as=d`, `file number {f.path}`, `file rising {f.path}`."""
         word = arguments.word(0, "what to do")
-        if word == "new":
+        if word in ("new", "folder"):
             name = arguments.text("as", "f")
             path = self._context.directory / name
-            path.write_bytes(b"")
+            if word == "new":
+                path.write_bytes(b"")
             values = {"path": str(path)}
             self._context.variables[name] = values
             return values

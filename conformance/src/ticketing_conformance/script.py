@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 CASE_SECONDS = 60.0
@@ -26,7 +26,7 @@ _FIELD_FEATURES = {
     "tls_cert": "tls",
     "unix": "unix",
 }
-_HEADERS = ("about", "req", "needs", "api", "each", "timeout", "flags")
+_HEADERS = ("about", "req", "needs", "api", "each", "timeout", "counts", "flags")
 
 
 class ScriptError(ValueError):
@@ -84,6 +84,14 @@ class Case:
     flags: frozenset[str]
     parameters: tuple[tuple[str, str], ...]
     steps: tuple[Step, ...]
+    soak_seconds: float
+    counts: tuple[tuple[str, str, str], ...] = ()
+    """Variables, each with its value and the one that a soak gives it."""
+
+    def at_length(self) -> Case:
+        """The same case as a soak runs it: with its own counts, in its own time."""
+        counts = tuple((name, soak, soak) for name, _, soak in self.counts)
+        return replace(self, counts=counts, seconds=self.soak_seconds)
 
     @property
     def id(self) -> str:
@@ -103,7 +111,9 @@ class _Draft:
     needs: set[str] = field(default_factory=set)
     apis: set[str] | None = None
     seconds: float = CASE_SECONDS
+    soak_seconds: float = 0
     flags: set[str] = field(default_factory=set)
+    counts: list[tuple[str, str, str]] = field(default_factory=list)
     each: list[tuple[str, list[str]]] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
@@ -203,9 +213,13 @@ def _header(draft: _Draft, word: str, rest: str) -> None:
             raise ScriptError(f"api takes async and sync, not {rest}")
         draft.apis = set(words)
     elif word == "timeout":
-        draft.seconds = float(rest)
+        draft.seconds, draft.soak_seconds = float(words[0]), float(words[-1])
     elif word == "flags":
         draft.flags.update(words)
+    elif word == "counts":
+        if len(words) != 4 or words[1] != "=" or not _VARIABLE.fullmatch(words[0]):
+            raise ScriptError("counts takes: NAME = VALUE VALUE-IN-A-SOAK")
+        draft.counts.append((words[0], words[2], words[3]))
     elif word == "each":
         name, equals, *values = words
         if equals != "=" or not _VARIABLE.fullmatch(name) or not values:
@@ -264,6 +278,8 @@ def _cases(draft: _Draft, suite: str, path: Path) -> Iterator[Case]:
             flags=frozenset(draft.flags),
             parameters=tuple(zip(names, values, strict=True)),
             steps=tuple(draft.steps),
+            soak_seconds=draft.soak_seconds or draft.seconds,
+            counts=tuple(draft.counts),
         )
 
 

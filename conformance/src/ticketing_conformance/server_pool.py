@@ -28,7 +28,8 @@ class ServerPool:
         if server is not None and server.alive:
             return server
         server = RealServer(flags, environment, listen, self._program)
-        if listen.endswith(":0"):
+        # What is on a disk belongs to the case that gave the folder.
+        if listen.endswith(":0") and not any(flag.startswith("--data-dir") for flag in flags):
             self._keys[id(server)] = key
         return server
 

@@ -31,6 +31,8 @@ class Tools:
     kaitai: KaitaiParser | None = None
     case_seconds: float | None = None
     """A shorter bound than the cases' own."""
+    soak: bool = False
+    """Run cases with the counts and the time that a soak gives them."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ def _run_script(
     tools: Tools,
     others: Mapping[str, tuple[Language, str]] | None = None,
 ) -> Result:
+    if tools.soak:
+        case = case.at_length()
     if tools.case_seconds is not None:
         case = replace(case, seconds=min(case.seconds, tools.case_seconds))
     outcome = run_case(case, language, api, tools.adapters, tools.servers, others)
@@ -134,7 +138,7 @@ def file_tests(path: Path, languages: list[Language]) -> list[Test]:
             if case.apis is None or api in case.apis
             for test in _case_tests(case, language, api)
         ]
-        found += _together(case, tests, languages) if case.suite == mixed.SUITE else tests
+        found += _together(case, tests, languages) if case.suite in mixed.SUITES else tests
     return found
 
 

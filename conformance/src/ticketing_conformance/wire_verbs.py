@@ -84,7 +84,9 @@ class WireVerbs:
             return {}
         secret = arguments.data("secret", SECRET)
         if version == 3:
-            self._shake_hands3(connection, self._specs[name], secret)
+            alone = fingerprint(self._specs[name], None)
+            of = arguments.data("fingerprint", alone)
+            self._shake_hands3(connection, self._specs[name], secret, of)
             return {}
         greeting = self._take(connection, GREETING_BYTES)
         number = arguments.integer("connection", 1)
@@ -105,9 +107,11 @@ class WireVerbs:
             raise StepFailed("the server's proof is wrong")
         return dict(welcome)
 
-    def _shake_hands3(self, connection: ScriptedConnection, spec: Spec, secret: bytes) -> None:
+    def _shake_hands3(
+        self, connection: ScriptedConnection, spec: Spec, secret: bytes, of: bytes
+    ) -> None:
         greeting = self._take(connection, spec.preamble("greeting").fixed_bytes)
-        connection.send(mac(spec, secret, greeting, {"fingerprint": fingerprint(spec, None)}))
+        connection.send(mac(spec, secret, greeting, {"fingerprint": of}))
         if self._take(connection, len(ACCEPTED)) != ACCEPTED:
             raise StepFailed("the server rejected the answer to its greeting")
 
