@@ -45,6 +45,8 @@ TOOLS = (
     Tool("Redis", "the peer that the bench measures", "redis-server", ("redis-server",)),
     Tool("etcd", "the bench's peer for clusters", "etcd", ("etcd-server", "etcd-client")),
     Tool("ZooKeeper", "another one", "/usr/share/java/zookeeper.jar", ("zookeeper",)),
+    Tool("iproute2", "networks of nodes that are cut", "ip", ("iproute2",)),
+    Tool("nftables", "networks of nodes that are cut", "nft", ("nftables",)),
     Tool("tshark", "the Wireshark dissector", "tshark", ("tshark",)),
     Tool("Chromium", "the dashboard in a browser", "chromium", ("chromium",)),
     Tool("Ruby", "Ruby constants", "ruby", ("ruby",)),
