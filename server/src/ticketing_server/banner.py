@@ -35,8 +35,16 @@ def ready_lines(running: Service) -> list[tuple[str, str]]:
         *(("listen-v3", str(address)) for address in running.v3_addresses),
         *(("http-listen", str(address)) for address in running.http_addresses),
         *(("admin-listen", str(address)) for address in running.admin_addresses),
+        *(("peer", str(address)) for address in running.peer_addresses),
+        *_slot(running),
+        ("mode", running.settings.mode),
         ("pid", str(os.getpid())),
     ]
+
+
+def _slot(running: Service) -> list[tuple[str, str]]:
+    cluster = running.settings.cluster
+    return [] if cluster is None else [("slot", str(cluster.slot))]
 
 
 def fields(running: Service) -> dict[str, Value]:
@@ -44,7 +52,10 @@ def fields(running: Service) -> dict[str, Value]:
     settings = running.settings
     return {
         "version": running.state.version,
-        "mode": "memory",
+        "mode": settings.mode,
+        "data_dir": str(settings.data_dir or ""),
+        "slot": settings.cluster.slot if settings.cluster is not None else None,
+        "peers": tuple(map(str, running.peer_addresses)),
         "url": client_url(running),
         "listen": tuple(map(str, running.addresses)),
         "listen_v3": tuple(map(str, running.v3_addresses)),
@@ -68,7 +79,7 @@ def text(running: Service) -> str:
     if running.v3_addresses:
         rows.append(("version 3", ", ".join(map(str, running.v3_addresses))))
     rows += [
-        ("mode", f"memory: a restart forgets tickets and queues; {_grace(running)}"),
+        *_mode(running),
         ("secret", _secrets(running)),
         ("try it", _client_line(running)),
         ("dashboard", dashboard_url(running) or "off"),
@@ -77,6 +88,17 @@ def text(running: Service) -> str:
         rows.append(("admin", ", ".join(map(str, running.admin_addresses))))
     lines = "".join(f"  {name:<10} {value}\n" for name, value in rows)
     return f"Ticketing {running.state.version} is ready\n{lines}"
+
+
+def _mode(running: Service) -> list[tuple[str, str]]:
+    settings = running.settings
+    cluster = settings.cluster
+    if cluster is not None:
+        text = f"cluster: slot {cluster.slot} of {len(cluster.peers)}, data in {settings.data_dir}"
+        return [("mode", text), ("peers", ", ".join(map(str, running.peer_addresses)))]
+    if settings.data_dir is not None:
+        return [("mode", f"durable: a restart forgets nothing, data in {settings.data_dir}")]
+    return [("mode", f"memory: a restart forgets tickets and queues; {_grace(running)}")]
 
 
 def _grace(running: Service) -> str:

@@ -1,6 +1,7 @@
 """The command `ticketing-server`: reads settings, runs until a signal, says what went wrong.
 
-Exit codes: 0 drained, 1 a bug, 2 wrong settings, 3 an address can't be listened on.
+Exit codes: 0 drained, 1 a bug, 2 wrong settings, 3 an address can't be listened on, 4 the data
+directory is refused, 5 the disk failed.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from typing import NoReturn
 
 from ticketing_server import banner, service
 from ticketing_server.addresses import Address
+from ticketing_server.cluster_driver import EXIT_BUG, EXIT_DATA_DIR, EXIT_DISK
 from ticketing_server.event_loop import loop_factory
 from ticketing_server.log import EventLog, LineWriter
 from ticketing_server.secret_file import new_secret
-from ticketing_server.serve import BindError, Service
+from ticketing_server.serve import BindError, DiskError, Service
+from ticketing_server.setting_values import show_duration
 from ticketing_server.settings import BY_NAME, SETTINGS, Settings
 from ticketing_server.settings_load import SECRET_ENV, Given, SettingsError, gather, load
+from ticketing_server.storage.directory import Refused
 from ticketing_server.tls import TlsError
 
-EXIT_DRAINED, EXIT_BUG, EXIT_SETTINGS, EXIT_BIND = 0, 1, 2, 3
+EXIT_DRAINED, EXIT_SETTINGS, EXIT_BIND = 0, 2, 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,6 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BindError as error:
         _say(f"ticketing-server: {error}{_other_port(given, settings, error)}")
         return EXIT_BIND
+    except (Refused, DiskError) as error:
+        _say(f"ticketing-server: {error}")
+        return EXIT_DATA_DIR if isinstance(error, Refused) else EXIT_DISK
     except Exception:
         _say(f"ticketing-server: this is a bug, please report it:\n{traceback.format_exc()}")
         return EXIT_BUG
@@ -126,7 +133,8 @@ def _parser() -> argparse.ArgumentParser:
         description="A lock server. Without any setting it serves this machine only;"
         " 'ticketing-server secret' prints a new, good secret.",
         epilog="Each setting is also an environment variable: --max-lease is TICKETING_MAX_LEASE."
-        " Exit codes: 0 drained, 1 bug, 2 wrong settings, 3 can't listen.",
+        " Exit codes: 0 drained, 1 bug, 2 wrong settings, 3 can't listen, 4 data directory"
+        " refused, 5 disk.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=version("ticketing-server"))
@@ -155,9 +163,16 @@ def _settings_text(given: Given, settings: Settings) -> str:
     rows = [(s.name, given.text(s.name) or "-", given.source(s.name)) for s in SETTINGS]
     names = ",".join(secret.name for secret in settings.secrets)
     rows.append(("secrets", names or "-", "env" if given.env.get(SECRET_ENV) else "secret-file"))
-    effective = ",".join(map(str, settings.http_listen)) or "off"
+    effective = {
+        "listen": ",".join(map(str, settings.listen)),
+        "http-listen": ",".join(map(str, settings.http_listen)) or "off",
+        "keepalive": show_duration(settings.limits.keepalive_s * 1_000),
+    }
+    if settings.cluster is not None:
+        effective["peer-listen"] = ",".join(map(str, settings.cluster.peer_listen))
+        effective["advertise"] = str(settings.cluster.clients[settings.cluster.slot])
     rows = [
-        (name, effective if name == "http-listen" else value, source)
+        (name, value if source != "default" else effective.get(name, value), source)
         for name, value, source in rows
     ]
     return "".join(f"{name:<20} {value:<28} {source}\n" for name, value, source in rows)
@@ -167,7 +182,7 @@ async def _run(settings: Settings, log: EventLog, *, only_check: bool) -> int:
     for warning in (*settings.warnings, service.raise_file_limit(settings.limits)):
         if warning:
             log.always("warning", "settings", text=warning)
-    running = Service(settings, log)
+    running = Service(settings, log, only_check=only_check)
     if only_check:
         await running.start()
         await running.stop()
@@ -188,13 +203,14 @@ async def _run(settings: Settings, log: EventLog, *, only_check: bool) -> int:
         service.notify("READY=1", notify_socket)
         await stop_asked.wait()
         service.notify("STOPPING=1", notify_socket)
-        await running.drain()
+        if not running.exit_code:
+            await running.drain()
     finally:
         await running.stop()
         if settings.ready_file is not None and settings.ready_file.is_file():
             settings.ready_file.unlink()
     log.always("info", "stopped")
-    return EXIT_DRAINED
+    return running.exit_code
 
 
 def _announce(running: Service, log: EventLog) -> None:

@@ -12,6 +12,7 @@ _LEVELS = {
     "handshake_timeout": "info",
     "taken_over": "info",
     "drained": "debug",
+    "leader_changed": "info",
 }
 """What is not listed is a warning: something that an operator may have to act on."""
 

@@ -104,8 +104,8 @@ class Site:
         if path == "/healthz":
             return Response(200, b"ok\n")
         if path == "/readyz":
-            if self.state.draining:
-                return _refused(503, "draining")
+            if reason := self.state.not_ready():
+                return _refused(503, reason)
             return Response(200, b"ready\n")
         if not request.is_local and (refusal := self._check_token(request)) is not None:
             return refusal

@@ -68,6 +68,8 @@ class ClientSocket(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=unsent, low=unsent // 4)
         self.write = self.transport.write
         server.sockets[self.number] = self
+        if not server.reads_clients:
+            self.transport.pause_reading()
         now_ns = server.begin_turn()
         server.engine.open(self.number, self.peer, os.urandom(ENTROPY_BYTES), now_ns)
 
@@ -101,12 +103,13 @@ class ClientSocket(asyncio.Protocol):
         """Go on reading."""
         self.paused = False
         if not self.lingering:
-            self.transport.resume_reading()
+            if self._server.reads_clients:
+                self.transport.resume_reading()
             self._server.engine.resume(self.number, self._server.begin_turn())
 
     def read_on(self) -> None:
         """Read again in the next turn, unless there is another reason not to."""
-        if not self.paused and not self.lingering:
+        if not self.paused and not self.lingering and self._server.reads_clients:
             self.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -160,19 +163,25 @@ class Server:
         self,
         settings: Settings,
         *,
+        engine: Engine | None = None,
+        after_turn: Callable[[], bool] | None = None,
         tls: ssl.SSLContext | None = None,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        """Make the engine; nothing is bound yet.
+        """Drive `engine`, or one of memory mode that is made here; nothing is bound yet.
 
-        `tls` is used by every TCP address of `settings.listen`; `on_event` gets what an operator
-        acts on.
+        `after_turn` is called once the engine has ended a turn, and says whether clients are to
+        be read; `tls` is used by every TCP address of `settings.listen`; `on_event` gets what an
+        operator acts on.
         """
         self.settings = settings
         self.limits = settings.limits
-        self.engine: Engine = StandaloneEngine(
+        self.engine: Engine = engine or StandaloneEngine(
             first_token(time.time_ns() // 1_000_000), {3: SessionV3, 4: Session}
         )
+        self.reads_clients = True
+        self._after_turn = after_turn
+        self._is_prepared = False
         self.addresses: list[Address] = []
         self.v3_addresses: list[Address] = []
         self.sockets: dict[int, ClientSocket] = {}
@@ -188,10 +197,16 @@ class Server:
         self._timer_ns = 0
         self._empty: asyncio.Event | None = None
 
-    async def start(self) -> None:
-        """Listen on every address, or raise OSError, naming it, and listen on none."""
+    def prepare(self) -> None:
+        """Begin the first turn on this event loop, so that the engine runs before it listens."""
+        self._is_prepared = True
         self.loop = asyncio.get_running_loop()
         self.configure(self.settings.limits, self.settings.secrets)
+
+    async def start(self) -> None:
+        """Listen on every address, or raise OSError, naming it, and listen on none."""
+        if not self._is_prepared:
+            self.prepare()
         try:
             for address in self.settings.listen:
                 self.addresses += await self._listen("--listen", address, 4)
@@ -247,6 +262,8 @@ class Server:
         self.turn_ns = 0
         now_ns = clock_ns()
         outputs, deadline_ns = self.engine.end_turn(now_ns)
+        if self._after_turn is not None and self._after_turn() != self.reads_clients:
+            self._read_clients(not self.reads_clients)
         sockets = self.sockets
         for output in outputs:
             number, data, close = output
@@ -265,6 +282,15 @@ class Server:
         if self._on_event is not None:
             for event in self.engine.take_events():
                 self._on_event(event)
+
+    def _read_clients(self, reads: bool) -> None:
+        """Stop reading every client, or go on, as the engine has more than it can take."""
+        self.reads_clients = reads
+        for client in self.sockets.values():
+            if reads:
+                client.read_on()
+            elif not client.lingering:
+                client.transport.pause_reading()
 
     def _write_last(self, client: ClientSocket, output: Output) -> None:
         if output.data:
@@ -298,7 +324,7 @@ class Server:
     ) -> list[Address]:
         bound = []
         try:
-            for listening in await _bind(self.loop, address):
+            for listening in await bind(self.loop, address):
                 listener = _Listener(listening, address, protocol)
                 self._listeners.append(listener)
                 self.loop.add_reader(listening.fileno(), self._accept, listener)
@@ -408,7 +434,8 @@ def _path_id(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-async def _bind(loop: asyncio.AbstractEventLoop, address: Address) -> list[socket.socket]:
+async def bind(loop: asyncio.AbstractEventLoop, address: Address) -> list[socket.socket]:
+    """Return listening sockets on all that an address resolves to; OSError with none left open."""
     if address.is_unix:
         return [_bind_unix(address.path)]
     infos = await loop.getaddrinfo(

@@ -17,8 +17,10 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from ticketing_server import constants_gen
-from ticketing_server.engine import Counters, Histogram
+from ticketing_server.cluster_driver import ClusterDriver
+from ticketing_server.engine import Counters
 from ticketing_server.limits import Limits
+from ticketing_server.metrics_node import buckets, node_families
 
 _Family = TypeVar("_Family", GaugeMetricFamily, CounterMetricFamily)
 _ERROR_NAMES = {
@@ -38,6 +40,17 @@ class ShellState:
     draining: bool = False
     loop_lag_s: float = 0.0
     certificate_expiry_unix_s: dict[str, float] = field(default_factory=dict)
+    mode: str = "memory"
+    driver: ClusterDriver | None = None
+    """Of durable mode and clusters."""
+
+    def not_ready(self) -> str:
+        """Return why clients had better go elsewhere, "" where there is no reason."""
+        if self.draining:
+            return "draining"
+        if self.driver is not None and self.driver.node.cluster_status().leader_slot is None:
+            return "no leader is known"
+        return ""
 
 
 class EngineCollector(Collector):
@@ -59,6 +72,8 @@ class EngineCollector(Collector):
         yield from _request_families(counters)
         yield from _table_families(counters)
         yield from _connection_families(counters)
+        if self._state.driver is not None:
+            yield from node_families(self._state.driver)
 
     def _shell_families(self) -> Iterator[Metric]:
         state = self._state
@@ -131,13 +146,13 @@ def _request_families(counters: Counters) -> Iterator[Metric]:
         "ticketing_wait_seconds", "How long waiters waited, by result.", labels=["result"]
     )
     for result, histogram in counters.wait.items():
-        waits.add_metric([result], *_buckets(histogram))
+        waits.add_metric([result], *buckets(histogram))
     yield waits
     if counters.hold is not None:
         holds = HistogramMetricFamily(
             "ticketing_hold_seconds", "How long released tickets were held (a sample)."
         )
-        holds.add_metric([], *_buckets(counters.hold))
+        holds.add_metric([], *buckets(counters.hold))
         yield holds
 
 
@@ -152,6 +167,7 @@ def _table_families(counters: Counters) -> Iterator[Metric]:
         ("state",),
         {
             ("attached",): counters.waiters_attached,
+            ("held_back",): counters.waiters_held_back,
             ("detached",): counters.waiters_detached,
         },
     )
@@ -213,17 +229,6 @@ def _fill(family: _Family, values: Mapping[tuple[str, ...], float]) -> _Family:
     for label_values, value in values.items():
         family.add_metric(label_values, value)
     return family
-
-
-def _buckets(histogram: Histogram) -> tuple[list[tuple[str, float]], float]:
-    """Cumulative buckets and the sum, in seconds."""
-    bounds = [repr(bound / 1e9) for bound in histogram.bounds_ns] + ["+Inf"]
-    below = 0
-    buckets: list[tuple[str, float]] = []
-    for bound, count in zip(bounds, histogram.counts, strict=True):
-        below += count
-        buckets.append((bound, below))
-    return buckets, histogram.sum_ns / 1e9
 
 
 class MetricsPage:

@@ -1,10 +1,11 @@
-"""A running server: listener, HTTP, TLS reload and log, put together from `Settings`."""
+"""A running server: listener, node, HTTP, TLS reload and log, put together from `Settings`."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
+import socket
 import time
 import traceback
 from collections.abc import Coroutine
@@ -12,13 +13,15 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from ticketing_server.addresses import Address
+from ticketing_server.cluster_driver import EXIT_DISK, ClusterDriver
 from ticketing_server.costly import Costly
 from ticketing_server.engine import Event
 from ticketing_server.engine_events import log_engine_event
 from ticketing_server.http import HttpServer, Request, Site, host_names
-from ticketing_server.listener import Server
+from ticketing_server.listener import Server, bind
 from ticketing_server.log import EventLog
 from ticketing_server.metrics import MetricsPage, ShellState
+from ticketing_server.peers.keys import Keyring
 from ticketing_server.secret_file import weak_secrets
 from ticketing_server.settings import Settings
 from ticketing_server.settings_load import reread_admin_secrets, reread_secrets
@@ -31,6 +34,10 @@ if TYPE_CHECKING:
 LAG_INTERVAL_S = 0.5
 LAG_SAMPLES = 20
 TLS_CHECK_INTERVAL_S = 2.0
+
+
+class DiskError(Exception):
+    """The data directory can't be read or written; the text says why."""
 
 
 class BindError(Exception):
@@ -47,26 +54,41 @@ class BindError(Exception):
 class Service:
     """Everything that one process serves; its calls are made on its event loop."""
 
-    def __init__(self, settings: Settings, log: EventLog) -> None:
-        """Load what TLS needs (TlsError where that fails); nothing is bound yet."""
+    def __init__(self, settings: Settings, log: EventLog, *, only_check: bool = False) -> None:
+        """Load what TLS needs (TlsError where that fails) and open the data directory.
+
+        `Refused` or `DiskError` where that can't be used. Nothing is bound yet. `only_check` makes
+        no directory that isn't there.
+        """
         self.settings = settings
         self.log = log
+        self.exit_code = 0
+        """What the process ends with; other than 0 it ends at once, without draining."""
         self.tls = TlsReloader(settings.tls) if settings.tls is not None else None
         self.state = ShellState(version("ticketing-server"), "python", settings.limits)
-        if self.tls is not None:
-            self.state.certificate_expiry_unix_s = self.tls.expires_unix_s
+        self.stop_asked = asyncio.Event()
+        """Set by whoever wants the process to drain and end."""
+        cluster = settings.cluster
+        self._keyring = Keyring(cluster) if cluster is not None else None
+        self._note_expiry()
+        self._only_check = only_check
+        self.driver = self._make_driver()
+        self.state.mode = settings.mode
+        self.state.driver = self.driver
         self.server = Server(
             settings,
+            engine=self.driver.node if self.driver is not None else None,
+            after_turn=self.driver.after_turn if self.driver is not None else None,
             tls=self.tls.context if self.tls is not None else None,
             on_event=self._on_event,
         )
         self.http_addresses: tuple[Address, ...] = ()
-        self.stop_asked = asyncio.Event()
-        """Set by whoever wants the process to drain and end."""
+        self.peer_addresses: tuple[Address, ...] = ()
         self._started_s = time.monotonic()
         self.admin = self._make_admin()
         self._http = HttpServer(self._site())
         self._http_listeners: list[asyncio.Server] = []
+        self._peer_sockets: list[socket.socket] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -87,6 +109,11 @@ class Service:
     async def start(self) -> None:
         """Listen everywhere, or raise BindError and listen nowhere."""
         try:
+            peers = await self._bind_peers()
+            self.server.prepare()
+            if self.driver is not None and not self._only_check:
+                keys = self._keyring.keys if self._keyring is not None else None
+                await self.driver.start(self.server.begin_turn, peers, keys)
             await self.server.start()
             for address in self.settings.http_listen:
                 await self._listen_http(address)
@@ -98,9 +125,13 @@ class Service:
         self._run(self._measure_lag())
         if self.tls is not None:
             self._run(self._watch_tls_files(self.tls))
+        if self._keyring is not None:
+            self._run(self._watch_peer_files(self._keyring))
 
     async def drain(self) -> None:
         """Send clients away and wait until they are gone; the listener bounds how long."""
+        if self.driver is not None:
+            await self.driver.hand_over()
         self.state.draining = True
         self.log.always("info", "draining")
         await self.server.drain()
@@ -116,6 +147,10 @@ class Service:
             listener.close()
         self._http.close()
         await self.server.stop()
+        if self.driver is not None:
+            await self.driver.stop()
+        for sock in self._peer_sockets:
+            sock.close()
 
     def reload(self) -> None:
         """Read secrets and TLS files again; what can't be read stays as it was, and is logged."""
@@ -132,6 +167,8 @@ class Service:
             self.log.always("info", "reloaded", {"what": "secrets", "names": names})
         if self.tls is not None:
             self._reload_tls(self.tls)
+        if self._keyring is not None:
+            self._reload_peers(self._keyring)
         if self.admin is not None:
             self._reload_admin(self.admin)
 
@@ -148,8 +185,69 @@ class Service:
         except TlsError as error:
             self.log.always("error", "reload_failed", {"what": "tls"}, text=str(error))
             return
-        self.state.certificate_expiry_unix_s = tls.expires_unix_s
+        self._note_expiry()
         self.log.always("info", "reloaded", {"what": "tls"})
+
+    def _note_expiry(self) -> None:
+        self.state.certificate_expiry_unix_s = {
+            **(self.tls.expires_unix_s if self.tls is not None else {}),
+            **(self._keyring.expires_unix_s if self._keyring is not None else {}),
+        }
+
+    # The node
+
+    def _make_driver(self) -> ClusterDriver | None:
+        path = self.settings.data_dir
+        if path is None or (self._only_check and not path.exists()):
+            return None
+        try:
+            return ClusterDriver(self.settings, self._on_node_event, self._fail)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise DiskError(f"data directory {path} can't be read or written: {reason}") from error
+
+    def _fail(self, code: int, reason: str) -> None:
+        """End the process with this exit code."""
+        if not self.exit_code:
+            self.exit_code = code
+            self.log.always("error", "disk" if code == EXIT_DISK else "stop", text=reason)
+        self.stop_asked.set()
+
+    def _on_node_event(self, level: str, name: str, fields: dict[str, Any], text: str) -> None:
+        self.log.event(time.monotonic(), level, name, fields, text=text)
+
+    async def _bind_peers(self) -> list[socket.socket]:
+        """Return listening sockets for peers, to be taken over by the driver."""
+        cluster = self.settings.cluster
+        bound: list[socket.socket] = []
+        for address in cluster.peer_listen if cluster is not None else ():
+            try:
+                bound += await bind(asyncio.get_running_loop(), address)
+            except OSError as error:
+                for sock in bound:
+                    sock.close()
+                raise OSError(error.errno, f"--peer-listen {address}: {error.strerror}") from error
+        self._peer_sockets = bound
+        self.peer_addresses = tuple(Address(*sock.getsockname()[:2]) for sock in bound)
+        return bound
+
+    def _reload_peers(self, keyring: Keyring) -> None:
+        try:
+            keys = keyring.reload()
+        except (OSError, ValueError, TlsError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            self.log.always("error", "reload_failed", {"what": "peers"}, text=reason)
+            return
+        if self.driver is not None and self.driver.peers is not None:
+            self._run(self.driver.peers.replace_keys(keys))
+        self._note_expiry()
+        self.log.always("info", "reloaded", {"what": "peers", "names": keyring.names})
+
+    async def _watch_peer_files(self, keyring: Keyring) -> None:
+        while True:
+            await asyncio.sleep(TLS_CHECK_INTERVAL_S)
+            if await asyncio.to_thread(keyring.changed):
+                self._reload_peers(keyring)
 
     def _make_admin(self) -> AdminServer | None:
         if not self.settings.admin_listen:
@@ -164,7 +262,7 @@ class Service:
             state=self.state,
             log=self.log,
             ask_stop=self.stop_asked.set,
-            is_ready=lambda: not self.state.draining,
+            is_ready=lambda: not self.state.not_ready(),
             uptime_s=lambda: time.monotonic() - self._started_s,
         )
         return AdminServer(self.settings, host)

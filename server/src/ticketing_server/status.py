@@ -10,6 +10,7 @@ from typing import Any
 from ticketing_server.engine import Counters, Engine, TicketInfo, WaiterInfo
 from ticketing_server.log import escape
 from ticketing_server.metrics import ShellState
+from ticketing_server.metrics_node import status_fields
 
 ITEMS_MAX = 500
 """Tickets and waiters that one answer lists; counts always cover all."""
@@ -39,17 +40,21 @@ class StatusPage:
     def _make(self) -> dict[str, Any]:
         counters = self._counters()
         tickets, waiters = self._engine.overview(ITEMS_MAX)
-        waiting = counters.waiters_attached + counters.waiters_detached
+        waiting = counters.waiters_attached + counters.waiters_held_back + counters.waiters_detached
+        driver = self._state.driver
+        node = {} if driver is None else {"node": status_fields(driver)}
         return {
             "version": self._state.version,
             "engine": self._state.engine,
-            "mode": "memory",
+            "mode": self._state.mode,
+            **node,
             "uptime_s": round(self._clock_s() - self._started_s, 3),
             "draining": self._state.draining,
             "loop_lag_s": round(self._state.loop_lag_s, 6),
             "tickets": counters.tickets,
             "held_keys": counters.held_keys,
             "waiters": waiting,
+            "waiters_held_back": counters.waiters_held_back,
             "waiters_detached": counters.waiters_detached,
             "longest_queue": counters.longest_queue,
             "oldest_waiter_age_s": _seconds(counters.oldest_waiter_age_ns),

@@ -195,6 +195,7 @@ class ServerProcess(_TestServer):
         self._env = {**inherited, **({SECRET_ENV: secret} if secret else {}), **(env or {})}
         self._folder = tempfile.TemporaryDirectory(prefix="ticketing-")
         self._log_path = Path(self._folder.name, "log")
+        self._ready_path = Path(self._folder.name, "ready")
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -204,8 +205,14 @@ class ServerProcess(_TestServer):
 
     def start(self) -> None:
         """Start, and return when clients can connect; RuntimeError with the log if it ends."""
-        ready_file = Path(self._folder.name, "ready")
-        flags = {"ready-file": str(ready_file), **self._flags}
+        self.begin()
+        self.wait_ready()
+
+    def begin(self) -> None:
+        """Start, and return at once."""
+        flags = {"ready-file": str(self._ready_path), **self._flags}
+        # One that was killed has left it.
+        Path(flags["ready-file"]).unlink(missing_ok=True)
         argv = [part for name, text in flags.items() for part in (BY_NAME[name].flag, text)]
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
@@ -215,11 +222,17 @@ class ServerProcess(_TestServer):
                 stdout=log,
                 stderr=log,
             )
-        ready_path = Path(flags["ready-file"])
+
+    def wait_ready(self) -> None:
+        """Return when clients can connect, after `begin`."""
+        process = self.process
+        if process is None:
+            raise RuntimeError("the server was not started")
+        ready_path = Path(self._flags.get("ready-file", self._ready_path))
         give_up_s = time.monotonic() + START_TIMEOUT_S
         while not ready_path.exists():
-            if self.process.poll() is not None:
-                raise RuntimeError(f"it ended with {self.process.returncode}:\n{self.log}")
+            if process.poll() is not None:
+                raise RuntimeError(f"it ended with {process.returncode}:\n{self.log}")
             if time.monotonic() > give_up_s:
                 self.kill()
                 raise TimeoutError(f"not ready in {START_TIMEOUT_S:.0f} s:\n{self.log}")

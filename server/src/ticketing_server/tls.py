@@ -77,6 +77,18 @@ def _load(files: TlsFiles) -> tuple[ssl.SSLContext, dict[str, float]]:
     return context, expires
 
 
+def dial_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return what a node dials its peers with, from files that `TlsReloader` has loaded."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(files.cert, files.key, password=_no_password)
+        context.load_verify_locations(cafile=files.client_ca)
+    except (OSError, ValueError) as error:
+        raise TlsError(_blame(files, error)) from None
+    return context
+
+
 def _no_password() -> str:
     # OpenSSL would else ask for one on the terminal.
     raise ValueError("the key is encrypted")

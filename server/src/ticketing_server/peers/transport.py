@@ -420,6 +420,12 @@ class Peers:
         if pair is not None:
             pair.send_snapshot(message, file)
 
+    def disconnect(self, node_id: int, reason: str) -> None:
+        """End the pair of a node, which is then made anew."""
+        pair = self._by_node.get(node_id)
+        if pair is not None:
+            pair.end(reason)
+
     def identity_changed(self) -> None:
         """Tell every peer what `PeerHost.identity` returns now."""
         for pair in list(self._pairs.values()):

@@ -1,0 +1,419 @@
+"""What moves a node: its disk, its peers and the snapshots' process, on the listener's event loop.
+
+`ClusterNode` decides and does no I/O; this performs its effects at the end of each turn, and tells
+it what came of them in later ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ticketing_server.cluster.entries import TABLE_VERSIONS
+from ticketing_server.cluster.messages import Found, PeerHello
+from ticketing_server.cluster.node import ClusterNode
+from ticketing_server.cluster.values import NodeEffects, NodeSettings
+from ticketing_server.engine import Histogram
+from ticketing_server.peers.frames import PeerMessage
+from ticketing_server.peers.transport import PeerKeys, Peers, PeerSettings
+from ticketing_server.raft.configuration import Configuration
+from ticketing_server.raft.messages import InstallSnapshot, Message, Snapshot
+from ticketing_server.raft.saves import Save
+from ticketing_server.raft.state import LEADER
+from ticketing_server.session import Session
+from ticketing_server.session_v3 import SessionV3
+from ticketing_server.settings import Settings
+from ticketing_server.storage.directory import Refused
+from ticketing_server.storage.real_directory import RealDirectory
+from ticketing_server.storage.snapshotting import SnapshotFailed, make_snapshot
+from ticketing_server.storage.store import Store
+from ticketing_server.storage.writer import Events, Writer
+
+EXIT_BUG, EXIT_DATA_DIR, EXIT_DISK = 1, 4, 5
+TRANSFER_S = 1.5
+"""How long a leader that stops waits for another to take over."""
+SNAPSHOT_S = 120.0
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_FSYNC_BOUNDS_NS = tuple(int(1e6 * ms) for ms in (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 1000))
+_SNAPSHOT_BOUNDS_NS = tuple(int(1e9 * s) for s in (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300))
+
+Log = Callable[[str, str, dict[str, Any], str], None]
+"""Level, event, fields, text."""
+
+
+def clock_ns() -> int:
+    """Read the clock that counts suspended time."""
+    return time.clock_gettime_ns(_CLOCK)
+
+
+class _Waiting(NamedTuple):
+    """Messages that leave once all saves up to a number are on disk."""
+
+    after: int
+    messages: tuple[Message, ...]
+
+
+class ClusterDriver:
+    """One node, from its directory to its peers. After `start` all calls are on its event loop."""
+
+    def __init__(self, settings: Settings, log: Log, fail: Callable[[int, str], None]) -> None:
+        """Open the directory: `Refused` or OSError where that fails. Nothing else is opened yet.
+
+        `fail` is told exit code and reason when the process has to end.
+        """
+        if settings.data_dir is None:
+            raise ValueError("a node needs a data directory")
+        self.settings = settings
+        self.fsyncs = Histogram(_FSYNC_BOUNDS_NS, [0] * (len(_FSYNC_BOUNDS_NS) + 1))
+        self.snapshots = Histogram(_SNAPSHOT_BOUNDS_NS, [0] * (len(_SNAPSHOT_BOUNDS_NS) + 1))
+        self.leader_changes = 0
+        self.peers: Peers | None = None
+        self._log = log
+        self._fail = fail
+        self._path: Path = settings.data_dir
+        self._directory = RealDirectory(self._path)
+        try:
+            self._open(settings)
+        except BaseException:
+            self._directory.close()
+            raise
+        self._begin_turn: Callable[[], int]
+        self._writer: Writer | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._waiting: deque[_Waiting] = deque()
+        self._arrived: tuple[Snapshot, bytes] | None = None
+        self._own_file: tuple[Snapshot, bytes] | None = None
+        self._made: bytes = b""
+        self._met = self._identity.cluster_id
+        self._told_identity = self.identity()
+        self._led: tuple[int, str, int | None] = (0, "", None)
+        self._last_leader: tuple[int, int] = (0, 0)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._snapshot_waiters: list[asyncio.Future[bytes]] = []
+        self._has_failed = False
+
+    def _open(self, settings: Settings) -> None:
+        opened = Store.open(self._directory, _entropy())
+        self._store, self._identity = opened.store, opened.identity
+        for note in self._store.notes:
+            self._log("warning", "data_dir", {"path": str(self._path)}, note)
+        cluster = settings.cluster
+        clients = cluster.clients if cluster is not None else settings.listen[:1]
+        self.node = ClusterNode(
+            NodeSettings(
+                slot=cluster.slot if cluster is not None else 0,
+                slots=len(clients),
+                node_id=self._identity.node_id,
+                cluster_id=self._identity.cluster_id,
+                is_durable_alone=cluster is None,
+                addresses=tuple(str(address).encode() for address in clients),
+                failover_grace_ms=settings.failover_grace_ms,
+            ),
+            opened.restored,
+            opened.snapshot_file,
+            _entropy(),
+            lambda: time.time_ns() // 1_000_000,
+            {3: SessionV3, 4: Session},
+            clock_ns(),
+        )
+        self._check_place(self.node.raft.configuration)
+
+    def _check_place(self, configuration: Configuration) -> None:
+        """Refuse a directory that belongs to another place than the one it is started in."""
+        if not configuration.members:
+            return
+        cluster = self.settings.cluster
+        slots = 1 if cluster is None else len(cluster.peers)
+        if configuration.slots != slots:
+            kinds = {1: "a durable server alone"}
+            was = kinds.get(configuration.slots, f"a cluster of {configuration.slots}")
+            now = kinds.get(slots, f"a cluster of {slots}")
+            raise Refused(
+                f"data directory {self._path} is of {was}, and is started as {now}. Start it as it"
+                " was, or take another directory"
+            )
+        own = self._identity.node_id
+        slot = next((s for s, node in configuration.members if node == own), None)
+        if cluster is not None and slot is not None and slot != cluster.slot:
+            raise Refused(
+                f"data directory {self._path} is of slot {slot}, and is started with --slot"
+                f" {cluster.slot}. Start it with --slot {slot}, or take another directory"
+            )
+
+    # Life
+
+    async def start(
+        self, begin_turn: Callable[[], int], bound: list[Any], keys: PeerKeys | None
+    ) -> None:
+        """Begin to write, and to talk to peers on listening sockets that are bound already."""
+        self._loop = asyncio.get_running_loop()
+        self._begin_turn = begin_turn
+        call_soon = self._loop.call_soon_threadsafe
+        self._writer = Writer(
+            self._store, Events(call_soon, self._on_synced, self._on_full, self._on_failed)
+        )
+        cluster = self.settings.cluster
+        if cluster is not None and keys is not None:
+            self.peers = Peers(
+                PeerSettings(
+                    self._identity.node_id, cluster.slot, cluster.peers,
+                    str(cluster.clients[cluster.slot]).encode(), TABLE_VERSIONS,
+                ),
+                keys,
+                self,
+            )  # fmt: skip
+            await self.peers.start(bound)
+        begin_turn()
+
+    async def hand_over(self) -> None:
+        """Give the lead to another node, if this one has it; wait a while for that."""
+        if self.peers is None or self.node.cluster_status().role != "leader":
+            return
+        self._begin_turn()
+        if not self.node.transfer(None, clock_ns()):
+            return
+        give_up_s = self._loop.time() + TRANSFER_S
+        while self._loop.time() < give_up_s:
+            await asyncio.sleep(0.01)
+            status = self.node.cluster_status()
+            if status.role != "leader" and status.leader_slot is not None:
+                return
+
+    async def stop(self) -> None:
+        """End peers and processes, write what is queued, and let the directory go."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.peers is not None:
+            await self.peers.stop()
+        if self._writer is not None and not self._has_failed:
+            await asyncio.to_thread(self._writer.close)
+        self._directory.close()
+
+    # The turn
+
+    def after_turn(self) -> bool:
+        """Perform what the node wants done, once at the end of each turn.
+
+        Return whether clients are to be read.
+        """
+        effects: NodeEffects = self.node.take_effects()
+        peers = self.peers
+        if effects.now and peers is not None:
+            for message in effects.now:
+                if isinstance(message, InstallSnapshot):
+                    self._send_snapshot(message)
+                else:
+                    peers.send(message)
+        if effects.save is not None:
+            self._save(effects.save)
+        if effects.after_sync:
+            self._waiting.append(_Waiting(effects.after, tuple(effects.after_sync)))
+        if effects.compacted is not None:
+            self._keep_snapshot(effects.compacted, effects.base_index)
+        if effects.make_snapshot is not None:
+            self._run(self._make_snapshot(effects.make_snapshot))
+        if effects.stop:
+            self.fail(EXIT_DATA_DIR, effects.stop)
+        raft = self.node.raft
+        if raft.term != self._led[0] or raft.role != self._led[1] or raft.leader != self._led[2]:
+            self._see_leader()
+        if self._told_identity[1]:
+            self._tell_identity()
+        return self.node.reads_clients
+
+    def _see_leader(self) -> None:
+        """Count that another node leads."""
+        raft = self.node.raft
+        self._led = (raft.term, raft.role, raft.leader)
+        leader = raft.node_id if raft.role == LEADER else raft.leader
+        if leader is None or (raft.term, leader) == self._last_leader:
+            return
+        self._last_leader = (raft.term, leader)
+        self.leader_changes += 1
+
+    def _save(self, save: Save) -> None:
+        install = None
+        if save.snapshot is not None:
+            if self._arrived is None or self._arrived[0] != save.snapshot:
+                raise AssertionError(f"no file for the snapshot of entry {save.snapshot.index}")
+            install, self._arrived, self._own_file = self._arrived[1], None, None
+        if self._writer is not None:
+            self._writer.save(save, install)
+
+    def _on_synced(self, number: int, took_s: float) -> None:
+        self.fsyncs.add(int(took_s * 1e9))
+        waiting = self._waiting
+        peers = self.peers
+        while waiting and waiting[0].after <= number:
+            for message in waiting.popleft().messages:
+                if peers is not None:
+                    peers.send(message)
+        self._begin_turn()
+        self.node.synced(number, clock_ns())
+
+    def _on_full(self, is_full: bool) -> None:
+        text = "no room for more of the log" if is_full else "there is room for the log again"
+        self._log("error" if is_full else "info", "disk_full", {"full": is_full}, text)
+        self._begin_turn()
+        self.node.disk_full(is_full, clock_ns())
+
+    def _on_failed(self, error: Exception) -> None:
+        self._has_failed = True
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if isinstance(error, OSError):
+            self.fail(EXIT_DISK, f"{self._path} can't be written: {reason}")
+        else:
+            self.fail(EXIT_BUG, f"the log failed: {type(error).__name__}: {reason}")
+
+    def fail(self, code: int, reason: str) -> None:
+        """End the process: what it could say from now on may not be true."""
+        self._fail(code, reason)
+
+    # What peers tell
+
+    def identity(self) -> tuple[bytes, bool]:
+        """See `PeerHost.identity`."""
+        return self.node.cluster_id, self.node.is_empty
+
+    def peer_up(self, hello: PeerHello) -> None:
+        """See `PeerHost.peer_up`."""
+        if hello.cluster_id and not self._met and self._writer is not None:
+            # It must never found a cluster of its own again, not after a restart either.
+            self._met = hello.cluster_id
+            self._writer.note_cluster(hello.cluster_id)
+        self._begin_turn()
+        self.node.peer_up(hello, clock_ns())
+
+    def peer_down(self, node_id: int) -> None:
+        """See `PeerHost.peer_down`."""
+        self._begin_turn()
+        self.node.peer_down(node_id, clock_ns())
+
+    def message(self, message: PeerMessage) -> None:
+        """See `PeerHost.message`."""
+        self._begin_turn()
+        if isinstance(message, Found):
+            self.node.found(message, clock_ns())
+        else:
+            self.node.step(message, clock_ns())
+
+    def snapshot(self, message: InstallSnapshot, file: bytes) -> None:
+        """See `PeerHost.snapshot`."""
+        if self.node.raft.is_full:
+            # There is no room for the file; the leader sends it again.
+            return
+        self._begin_turn()
+        self._arrived = (message.snapshot, file)
+        self.node.step_snapshot(message, file, clock_ns())
+
+    def peer_event(self, name: str, fields: dict[str, object], text: str) -> None:
+        """See `PeerHost.peer_event`."""
+        self._log("info" if name == "peer_up" else "warning", name, fields, text)
+
+    def _tell_identity(self) -> None:
+        identity = self.identity()
+        if identity != self._told_identity:
+            self._told_identity = identity
+            if self.peers is not None:
+                self.peers.identity_changed()
+
+    # Snapshots
+
+    async def snapshot_now(self) -> bytes:
+        """Make a snapshot and return its file; RuntimeError where none is made."""
+        waiter: asyncio.Future[bytes] = self._loop.create_future()
+        self._snapshot_waiters.append(waiter)
+        self._begin_turn()
+        self.node.request_snapshot()
+        async with asyncio.timeout(SNAPSHOT_S):
+            return await waiter
+
+    async def _make_snapshot(self, index: int) -> None:
+        begun_s = time.monotonic()
+        try:
+            file, checksum = await make_snapshot(self._path, index)
+        except (SnapshotFailed, OSError) as error:
+            self._log("warning", "snapshot_failed", {"index": index}, str(error))
+            self._begin_turn()
+            self.node.snapshot_failed(index, clock_ns())
+            self._settle(RuntimeError(f"no snapshot was made: {error}"))
+            return
+        self.snapshots.add(int((time.monotonic() - begun_s) * 1e9))
+        self._made = file
+        self._begin_turn()
+        self.node.snapshot_made(index, checksum, file, clock_ns())
+
+    def _keep_snapshot(self, snapshot: Snapshot, base_index: int) -> None:
+        file, self._made = self._made, b""
+        self._own_file = (snapshot, file)
+        self._log("info", "snapshot", {"index": snapshot.index, "bytes": len(file)}, "")
+        if self._writer is not None:
+            self._writer.put_snapshot(snapshot, file, base_index, partial(self._kept, snapshot))
+        self._settle(file)
+
+    def _kept(self, snapshot: Snapshot, is_kept: bool) -> None:
+        """Forget the file once it is on disk; without room there it stays here for peers."""
+        if is_kept and self._own_file is not None and self._own_file[0] == snapshot:
+            self._own_file = None
+
+    def _settle(self, result: bytes | Exception) -> None:
+        for waiter in self._snapshot_waiters:
+            if waiter.done():
+                continue
+            if isinstance(result, Exception):
+                waiter.set_exception(result)
+            else:
+                waiter.set_result(result)
+        self._snapshot_waiters.clear()
+
+    def _send_snapshot(self, message: InstallSnapshot) -> None:
+        if self._own_file is not None and self._own_file[0] == message.snapshot:
+            if self.peers is not None:
+                self.peers.send_snapshot(message, self._own_file[1])
+        else:
+            self._run(self._read_and_send(message))
+
+    async def _read_and_send(self, message: InstallSnapshot) -> None:
+        file = None
+        with suppress(OSError):
+            file = await asyncio.to_thread(self._store.read_snapshot, message.snapshot.index)
+        if self.peers is None:
+            return
+        if file is not None:
+            self.peers.send_snapshot(message, file)
+        else:
+            # A newer one has just taken its place; the pair comes back, and then that one is sent.
+            self.peers.disconnect(message.to, "the snapshot that it needs was replaced")
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": "a task of the node ended", "exception": error}
+            self._loop.call_exception_handler(context)
+
+    # Seen from outside
+
+    @property
+    def wal_bytes(self) -> int:
+        """Bytes that the log takes on disk."""
+        with suppress(OSError):
+            return self._store.wal_bytes
+        return 0
+
+
+def _entropy() -> Iterator[int]:
+    while True:
+        yield int.from_bytes(os.urandom(8), "big")
