@@ -29,7 +29,8 @@ class Membership:
         """A cluster id that this node has, or has met."""
         self._uninformed: set[int] = set()
         """Members that are up and in no cluster: they are told of the founding."""
-        self._was_voter = raft.is_voter
+        self._was_voter = False
+        self.is_removed()
 
     @property
     def cluster_id(self) -> bytes:
@@ -85,14 +86,14 @@ class Membership:
     def is_removed(self) -> bool:
         """Whether this node voted once and the cluster goes on without it."""
         raft = self._raft
+        # What is not committed may be undone.
+        is_settled = raft.commit >= raft.history.changed_at
         if raft.is_voter:
-            self._was_voter = True
+            self._was_voter = self._was_voter or is_settled
             return False
-        if raft.is_removed:
-            return True
         # A snapshot doesn't tell who was a member before it.
-        is_settled = bool(raft.configuration.members) and raft.commit >= raft.history.changed_at
-        return self._was_voter and is_settled
+        is_gone = self._was_voter and is_settled and bool(raft.configuration.members)
+        return is_gone or raft.is_removed
 
     # Founding
 

@@ -227,6 +227,8 @@ class ClusterNode(Serving):
     def _look_who_leads(self, now_ns: int) -> None:
         """Follow what the Raft core says of the lead, and tell clients."""
         raft = self.raft
+        # The turn may have begun before the last message of a peer came.
+        now_ns = max(now_ns, raft.now_ns)
         standing = ALONE if self._is_alone else self._standing_at(now_ns)
         changed = standing != self._standing
         if changed or self.cluster_id != self._stood_in:
@@ -250,8 +252,13 @@ class ClusterNode(Serving):
         slot = None if leader is None else self.members.slot_of(leader)
         if leader is None or slot is None:
             return NOBODY
-        role = c.ROLE_LEADER if leader == self.settings.node_id else c.ROLE_FOLLOWER
-        return Standing(role, slot, self.members.address_of(slot, leader))
+        if leader == self.settings.node_id:
+            return Standing(c.ROLE_LEADER, slot, self.members.address_of(slot, leader))
+        if leader not in self.members.hellos:
+            # It was heard a moment ago, but its connection broke: as likely as not it is gone, and
+            # who is told of nobody hears of the next leader at once.
+            return NOBODY
+        return Standing(c.ROLE_FOLLOWER, slot, self.members.address_of(slot, leader))
 
     # The log
 

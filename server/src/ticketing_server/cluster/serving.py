@@ -7,6 +7,7 @@ the log: it was welcomed by the leader, and ends with its lead (version 3: goes 
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -139,9 +140,9 @@ class Serving(ConnectionEngine):
 
     # Who leads
 
+    @abstractmethod
     def _look_who_leads(self, now_ns: int) -> None:
-        """Bring `_standing` up to date; the node's part."""
-        raise NotImplementedError
+        """Bring `_standing` up to date."""
 
     def _stand(self, standing: Standing, cluster_id: bytes) -> None:
         """Say this in handshakes from now on."""
@@ -157,13 +158,17 @@ class Serving(ConnectionEngine):
         """Tell those who wait for it, or know another one, where the leader is."""
         slot, address = self._standing.slot, self._standing.address
         for connection in self.connections.values():
-            if connection.link is None or connection.closing or connection.told == slot:
+            is_older = connection.peer.protocol == _VERSION_3
+            if (
+                connection.link is None
+                or connection.closing
+                or (connection.serves and not is_older)
+            ):
                 continue
-            if connection.peer.protocol == _VERSION_3 or not connection.serves:
-                frame = connection.face.know_leader(slot, address)
-                if slot != UNKNOWN_SLOT:
-                    connection.told = slot
-                    self._say(connection, frame)
+            frame = connection.face.know_leader(slot, address)
+            if slot not in (UNKNOWN_SLOT, connection.told):
+                connection.told = slot
+                self._say(connection, frame)
 
     def _gain(self, term: int) -> None:
         """Take that this node leads: version 3 connections that are there serve from now on."""
@@ -208,6 +213,19 @@ class Serving(ConnectionEngine):
         connection.out.clear()
         if answered or data:
             self._told.append(new_output((connection.number, answered + data, "no")))
+
+    # Timers
+
+    @property
+    @abstractmethod
+    def reads_clients(self) -> bool:
+        """Whether clients are read now; while not, the shell pauses all of them."""
+
+    def _check_silence(self, connection: Connection, now_ns: int) -> None:
+        if not self.reads_clients:
+            # What it sends lies unread.
+            connection.heard_ns = now_ns
+        super()._check_silence(connection, now_ns)
 
     # Outputs
 
@@ -256,11 +274,12 @@ class Serving(ConnectionEngine):
                 waiting.append(connection)
                 continue
             del self.connections[connection.number]
-            face = connection.face
-            words = connection.last_bytes
-            if connection.closing == "drained" and connection.link is not None:
-                words = face.farewell(self._standing.address)
-            data = face.render(connection.out) + words
+            data = connection.last_bytes
+            if connection.link is not None:
+                face = connection.face
+                if connection.closing == "drained":
+                    data = face.farewell(self._standing.address)
+                data = face.render(connection.out) + data
             sent += len(data)
             how = "now" if connection.closing == "slow_reader" else "linger"
             outputs.append(new_output((connection.number, data, how)))
