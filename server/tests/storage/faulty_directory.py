@@ -19,6 +19,8 @@ class File:
 
     seen: bytearray = field(default_factory=bytearray)
     synced: bytearray = field(default_factory=bytearray)
+    stuck: set[int] = field(default_factory=set)
+    """Sectors whose write failed: the system takes them for written until they change again."""
 
 
 class FaultyDirectory:
@@ -61,13 +63,21 @@ class FaultyDirectory:
             self._step()
         finally:
             # Whether the call came back or not, this may be on its way to the medium.
-            self._grow(file, max(0, offset + len(data) - len(file.seen)))
-            file.seen[offset : offset + len(data)] = data
+            end = offset + len(data)
+            self._grow(file, max(0, end - len(file.seen)))
+            file.seen[offset:end] = data
+            file.stuck.difference_update(range(offset // self._sector, end // self._sector + 1))
 
     def sync(self, name: str) -> None:
-        self._step()
         file = self._file(name)
-        file.synced[:] = file.seen
+        try:
+            self._step()
+        except OSError:
+            file.stuck.update(place for place, _, _ in self._unsynced(file))
+            raise
+        file.synced.extend(bytes(len(file.seen) - len(file.synced)))
+        for _, begin, end in self._unsynced(file):
+            file.synced[begin:end] = file.seen[begin:end]
 
     def rename(self, name: str, to: str) -> None:
         self._step()
@@ -117,15 +127,22 @@ class FaultyDirectory:
             kept.extend(bytes(len(seen) - len(kept)))
         # Some losses of power take everything, some nothing, most are between.
         chance = random.choice((0.0, 0.1, 0.5, 0.9, 1.0))
-        for begin in range(0, len(kept), self._sector):
-            end = min(begin + self._sector, len(kept))
-            if kept[begin:end] == seen[begin:end]:
-                continue
-            if random.random() >= chance:
-                continue
-            cut = end if random.random() < 0.7 else random.randrange(begin, end)
-            kept[begin:cut] = seen[begin:cut]
+        for _, begin, end in self._unsynced(file):
+            if begin < len(kept) and random.random() < chance:
+                cut = end if random.random() < 0.7 else random.randrange(begin, end)
+                kept[begin:cut] = seen[begin:cut]
+        file.stuck.clear()
         file.seen = bytearray(kept)
+
+    def _unsynced(self, file: File) -> builtins.list[tuple[int, int, int]]:
+        """Return number, begin and end of each sector that a sync would write."""
+        places = []
+        for place in range(-(-len(file.seen) // self._sector)):
+            begin, end = place * self._sector, (place + 1) * self._sector
+            end = min(end, len(file.seen))
+            if file.seen[begin:end] != file.synced[begin:end] and place not in file.stuck:
+                places.append((place, begin, end))
+        return places
 
     def _grow(self, file: File, size: int) -> None:
         if self.room is not None and self.used + size > self.room:

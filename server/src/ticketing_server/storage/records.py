@@ -24,7 +24,7 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
-from ticketing_server.raft.configuration import Configuration
+from ticketing_server.raft.configuration import CLUSTER_ID_BYTES, Configuration
 from ticketing_server.raft.messages import Entry, HardState, Snapshot
 from ticketing_server.raft.saves import Save
 
@@ -54,8 +54,8 @@ _CHAIN = Struct(">I")
 _ENTRY_REST = _ENTRY.size - _FRAME.size
 ENTRY_OVERHEAD = _ENTRY.size + _CHAIN.size
 HARD_STATE_BYTES = _HARD_STATE.size + _CHAIN.size
-STATE_BYTES = 8 * 1024
-"""More than two hard states and two marks take together (255 members at most)."""
+MARK_BYTES = _MARK.size + CLUSTER_ID_BYTES + 255 * _MEMBER.size + _CHAIN.size
+"""The largest mark."""
 
 
 class Header(NamedTuple):

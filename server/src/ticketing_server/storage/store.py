@@ -25,8 +25,8 @@ from ticketing_server.storage.records import (
     HARD_STATE_BYTES,
     HEADER_BYTES,
     MARK,
+    MARK_BYTES,
     SNAPSHOT_PREFIX,
-    STATE_BYTES,
     Encoder,
     Header,
     Mark,
@@ -145,7 +145,7 @@ class Store:
         if any(save.snapshot is not None for save in saves[mark is not None :]):
             raise ValueError("a save with a snapshot begins a group, and its file comes along")
         need = sum(ENTRY_OVERHEAD + len(entry.payload) for s in saves for entry in s.entries)
-        need += HARD_STATE_BYTES * len(saves)
+        need += HARD_STATE_BYTES * len(saves) + MARK_BYTES * (mark is not None)
         encoder = self._begin_group(need)
         for place, save in enumerate(saves):
             encoder.save(save, mark if place == 0 else None)
@@ -167,7 +167,7 @@ class Store:
 
     def mark_snapshot(self, mark: Mark) -> None:
         """Let a staged snapshot count, and remove the one before."""
-        encoder = self._begin_group(0)
+        encoder = self._begin_group(MARK_BYTES)
         encoder.mark(MARK, mark)
         self._finish_group(encoder)
         self._replace_mark(mark)
@@ -224,14 +224,13 @@ class Store:
         if log.torn:
             # Bytes that were cut are never written over: they'd have to be gone for certain first.
             self._offset = self._capacity
-        encoder = self._begin_group(0)
+        encoder = self._begin_group(HARD_STATE_BYTES)
         encoder.hard_state(self._hard_state)
         self._finish_group(encoder)
 
     def _keep_aside(self, torn: Torn) -> None:
         name = f"{TORN_PREFIX}{torn.segment:012d}-{torn.offset}"
-        if name not in self.directory.list():
-            put(self.directory, name, torn.data)
+        put(self.directory, name, torn.data)
         self.notes.append(
             f"the last write before the stop was not finished: {len(torn.data)} bytes from byte "
             f"{torn.offset} of {segment_name(torn.segment)} on don't count, and are kept in "
@@ -253,13 +252,12 @@ class Store:
     # Groups
 
     def _begin_group(self, need: int) -> Encoder:
-        """Return where records go that take up to `need` bytes, beside hard states and a mark."""
+        """Return where records go that take up to `need` bytes."""
         if self._is_broken:
             raise RuntimeError("a write failed, nothing more can be written")
         self._is_broken = True
-        need = align(HEADER_BYTES + STATE_BYTES + need)
-        if self._offset + need > self._capacity:
-            self._next_segment(need)
+        if self._offset + align(HEADER_BYTES + need) > self._capacity:
+            self._next_segment(align(HEADER_BYTES + HARD_STATE_BYTES + MARK_BYTES + need))
         encoder = Encoder(self._position.chain)
         if self._offset == 0:
             # The segments before this one are removed some day.
