@@ -43,11 +43,12 @@ class RealDirectory:
             ) from None
 
     def close(self) -> None:
-        """Let another process have it."""
-        for fd in self._files.values():
-            os.close(fd)
+        """Let another process have it; again is no error."""
+        for fd in (*self._files.values(), self._fd):
+            if fd >= 0:
+                os.close(fd)
         self._files.clear()
-        os.close(self._fd)
+        self._fd = -1
 
     def list(self) -> builtins.list[str]:
         """Return the names in it."""
