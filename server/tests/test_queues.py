@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ticketing_server.queues import Link, Queue, Waiter
+from ticketing_server.queues import Line, Link, Queue, Waiter
 
 LINK = Link(0, 1, bytes(8))
 
@@ -64,3 +64,19 @@ def test_passing_many_detached_waiters_over_is_paid_once() -> None:
         detach(queue, waiter)
     assert queue.first() is waiters[-1]
     assert len(queue.line) == 1
+
+
+def test_the_line_is_walked_in_the_order_of_joining_whatever_leaves() -> None:
+    line = Line()
+    assert list(line) == []
+    waiters = [Waiter(bytes(8), bytes(8), (b"k",), joined) for joined in range(1, 6)]
+    for waiter in waiters:
+        line.add(waiter)
+    assert list(line) == waiters
+    for place in (0, -1, 1):
+        left = waiters.pop(place)
+        line.remove(left)
+        assert list(line) == waiters
+        assert not hasattr(left, "after")
+    assert line.end.after is waiters[0]
+    assert line.end.joined > waiters[-1].joined

@@ -125,7 +125,8 @@ class Deadlines(Generic[OrderT, ItemT]):
     def look_ahead(self) -> None:
         """Set `earliest_ns` anew, after what was due has been taken.
 
-        It is then the earliest deadline, or earlier by at most one bucket, or `NEVER`.
+        It is then the earliest deadline, or earlier by at most one bucket, or `NEVER`; before the
+        floor's time it may be the floor, though nothing is due then.
         """
         due = self.first_due()
         if due is None:
