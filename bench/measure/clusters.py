@@ -83,7 +83,8 @@ def zookeeper_version() -> str:
     """ZooKeeper's version, or "" where Debian's package of it, or Java, is not installed."""
     if shutil.which("java") is None or not ZOOKEEPER_JAR.exists():
         return ""
-    return ZOOKEEPER_JAR.resolve().stem.rpartition("-")[2]
+    named = [path.stem for path in ZOOKEEPER_JAR.parent.glob("zookeeper-[0-9]*.jar")]
+    return named[0].rpartition("-")[2] if named else "of an unknown version"
 
 
 @contextmanager
@@ -120,7 +121,7 @@ def ticketing(python: str, disk: Path) -> Iterator[Cluster]:
 
     def command(slot: int, folder: Path) -> list[str]:
         return [
-            *(python, "-m", "ticketing_server", "--loop", "uvloop"),
+            *(python, "-m", "ticketing_server", "--loop", "uvloop", "--http-listen", "127.0.0.1:0"),
             *("--data-dir", str(folder / "data"), "--slot", str(slot), "--cluster", nodes),
         ]
 

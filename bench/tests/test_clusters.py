@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,26 @@ def test_a_missing_etcd_is_said_with_the_command_that_installs_it(
     assert clusters.etcd_version() == ""
     with pytest.raises(BenchError, match="apt-get install etcd-server"), clusters.etcd(tmp_path):
         pass
+
+
+def test_a_cluster_is_loaded_through_its_leader(tmp_path: Path) -> None:
+    load.build()
+    with clusters.ticketing(sys.executable, tmp_path) as cluster:
+        figures = load.cluster_pairs(cluster, in_flight=4, seconds=0.5)
+    assert figures["leader"] == cluster.addresses[cluster.leader]
+    assert figures["requests"] > 0
+    assert figures["verified"]["granted"] == figures["verified"]["released"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="no Go: https://go.dev/dl")
+def test_the_waiter_of_a_killed_leader_has_its_lock(tmp_path: Path) -> None:
+    load.build_cluster_program()
+    with clusters.ticketing(sys.executable, tmp_path) as cluster:
+        figures = load.failover(cluster)
+    assert (figures["waiter_errors"], figures["holder_errors"]) == (0, 0)
+    assert figures["load_pairs_per_s"] > 0
+    assert figures["seconds"] > 0.1
 
 
 @pytest.mark.skipif(not clusters.zookeeper_version(), reason="apt install zookeeper")
