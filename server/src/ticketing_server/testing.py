@@ -198,6 +198,11 @@ class ServerProcess(_TestServer):
         self._ready_path = Path(self._folder.name, "ready")
         self.process: subprocess.Popen[bytes] | None = None
 
+    @staticmethod
+    def command() -> list[str]:
+        """Return the words that start a server, before its settings."""
+        return [sys.executable, "-m", "ticketing_server"]
+
     @property
     def log(self) -> str:
         """What it has logged so far."""
@@ -216,7 +221,7 @@ class ServerProcess(_TestServer):
         argv = [part for name, text in flags.items() for part in (BY_NAME[name].flag, text)]
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ticketing_server", *argv],
+                [*self.command(), *argv],
                 env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
