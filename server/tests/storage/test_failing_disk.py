@@ -79,6 +79,7 @@ def test_no_room_for_a_next_segment_is_seen_at_half_of_the_present_one() -> None
     names = [name for name in directory.list() if not name.startswith("wal-")]
     assert names == ["identity"]
     opened = begin(directory)
+    opened.store.prepare()
     assert opened.store.is_full
     assert opened.restored.hard_state == HardState(3, 8)
     assert opened.restored.entries[-1].index == index

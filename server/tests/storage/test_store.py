@@ -106,6 +106,19 @@ def test_installed_snapshot_replaces_the_log(tmp_path: Path) -> None:
     directory.close()
 
 
+def test_own_snapshot_that_an_installed_one_overtook_does_not_count(tmp_path: Path) -> None:
+    directory, (store, *_) = reopen(tmp_path)
+    store.write([Save(1, HardState(1, 7), None, (FOUNDING, *map(batch, range(2, 20))))])
+    staged = store.stage_snapshot(Snapshot(10, 1, 100, CLUSTER), b"own")
+    installed = Snapshot(500, 3, 5000, CLUSTER)
+    store.write([Save(2, HardState(3, None), installed, ())], install=b"sent by the leader")
+    store.mark_snapshot(staged)
+    assert len([name for name in directory.list() if name.startswith("snapshot-")]) == 1
+    directory, opened = reopen(tmp_path, directory)
+    assert opened.restored == Restored(HardState(3, None), installed, ())
+    directory.close()
+
+
 def test_second_process_is_refused(tmp_path: Path) -> None:
     directory, _ = reopen(tmp_path)
     with pytest.raises(Refused, match=f"{tmp_path} is in use by another process. Stop that one"):

@@ -112,14 +112,15 @@ class RealDirectory:
 
 
 def _make(path: Path) -> None:
-    if path.is_dir():
-        return
-    path.mkdir(mode=0o700, parents=True)
-    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    missing = [made for made in (path, *path.parents) if not made.exists()]
+    if missing:
+        path.mkdir(mode=0o700, parents=True)
+    for made in missing:
+        fd = os.open(made.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def _write(fd: int, offset: int, data: bytes) -> None:

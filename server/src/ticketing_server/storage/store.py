@@ -151,6 +151,7 @@ class Store:
             encoder.save(save, mark if place == 0 else None)
         self._finish_group(encoder)
         self._follow(saves, mark)
+        self.prepare()
 
     def stage_snapshot(self, snapshot: Snapshot, file: bytes) -> Mark:
         """Put a snapshot's file down and sync it; it counts once it is marked.
@@ -166,11 +167,20 @@ class Store:
         return mark
 
     def mark_snapshot(self, mark: Mark) -> None:
-        """Let a staged snapshot count, and remove the one before."""
+        """Let a staged snapshot count, and remove the one before.
+
+        Where a later one was installed since it was staged, it is removed itself.
+        """
+        held = self._mark
+        if held is not None and held.snapshot.index >= mark.snapshot.index:
+            if mark.name != held.name:
+                self.directory.unlink(mark.name)
+            return
         encoder = self._begin_group(MARK_BYTES)
         encoder.mark(MARK, mark)
         self._finish_group(encoder)
         self._replace_mark(mark)
+        self.prepare()
 
     def put_snapshot(self, snapshot: Snapshot, file: bytes) -> None:
         """Keep this node's own snapshot as of an entry that is on disk."""
@@ -181,7 +191,10 @@ class Store:
         mark = self._mark
         if mark is None or mark.snapshot.index != index:
             return None
-        return self.directory.read(mark.name)
+        try:
+            return self.directory.read(mark.name)
+        except FileNotFoundError:
+            return None
 
     def drop_below(self, index: int) -> None:
         """Remove segments that only have entries up to `index` which the snapshot stands for."""
@@ -279,7 +292,6 @@ class Store:
         self._offset = align(header.end)
         self._highest.setdefault(self._segment, 0)
         self._is_broken = False
-        self.prepare()
 
     def _follow(self, saves: Sequence[Save], mark: Mark | None) -> None:
         """Keep in mind what was written, and what it makes superfluous."""

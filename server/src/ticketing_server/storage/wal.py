@@ -197,6 +197,7 @@ class _Reader:
         """Begin at the first segment that there is."""
         self._directory = directory
         self._log_id = log_id
+        self._ahead = (0, b"")
         self.replay = Replay()
         self.segment = first
         self.position = beginning(log_id)
@@ -205,11 +206,10 @@ class _Reader:
 
     def read_whole(self, segment: int) -> None:
         """Read a segment that another follows, whose header says where this one ends."""
+        data = self._read(segment)
         self.segment = segment + 1
-        after = self._directory.read(segment_name(segment + 1))
-        follower = self._header(after, 0)
+        follower = self._header(self._read(segment + 1), 0)
         self.segment = segment
-        data = self._directory.read(segment_name(segment))
         offset = 0
         while True:
             header = self._follow(data, offset)
@@ -234,6 +234,12 @@ class _Reader:
         except Damaged:
             return self.position.end
         return self.position.end if data[offset:].strip(b"\0") else None
+
+    def _read(self, segment: int) -> bytes:
+        """Read a segment, not anew where it was the last one looked at."""
+        if self._ahead[0] != segment:
+            self._ahead = segment, self._directory.read(segment_name(segment))
+        return self._ahead[1]
 
     def _header(self, data: bytes, offset: int) -> Header:
         header = decode_header(data, offset, self._log_id, self.segment)

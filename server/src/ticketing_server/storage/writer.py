@@ -102,6 +102,7 @@ class Writer:
 
     def _run(self) -> None:
         try:
+            self._store.prepare()
             job = self._next()
             while job is not None:
                 if isinstance(job, _Write):
