@@ -107,16 +107,31 @@ class Host:
             self.network.addresses[self.slot], TABLE_VERSIONS,
         )  # fmt: skip
 
+    def followers(self) -> list[Host]:
+        return [host for host in self.network.hosts if host is not self]
+
     # Clients
 
-    def open(self, protocol: Any = 4) -> Peered:
-        """Open a connection and read its greeting."""
+    @property
+    def now(self) -> int:
+        return self.network.now
+
+    def peer(self, protocol: Any = 4) -> Peer:
+        """Say where the newest connection came from."""
+        return Peer("tcp", f"127.0.0.1:{self._next_connection}", protocol)
+
+    def adopt(self, client: Any) -> int:
+        """Let something hear the outputs of the connection whose number this returns."""
         self._next_connection += 1
-        peered = Peered(self._next_connection)
-        self.clients[peered.number] = peered
-        peer = Peer("tcp", f"127.0.0.1:{peered.number}", protocol)
+        self.clients[self._next_connection] = client
+        return self._next_connection
+
+    def open(self) -> Peered:
+        """Open a connection and read its greeting."""
+        peered = Peered(0)
+        peered.number = self.adopt(peered)
         drawn = peered.number.to_bytes(16, "big") * 2
-        self.node.open(peered.number, peer, drawn, self.network.now)
+        self.node.open(peered.number, self.peer(), drawn, self.now)
         self.turn()
         return peered
 
@@ -210,9 +225,13 @@ class Network:
         self.messages: list[Message | Found] = []
         self.syncing: list[Host] = []
         self.making: list[tuple[Host, int]] = []
+        self.broken: list[tuple[Host, Host]] = []
+        """Pairs whose connection the receiver of a snapshot broke."""
         self.arrived: dict[int, bytes | None] = {}
         self.down: set[int] = set()
-        """Slots that nobody reaches."""
+        """Slots whose node isn't running."""
+        self.cut: set[int] = set()
+        """Slots that run, and that no message reaches or leaves."""
         self.hosts = [Host(self, slot, 100 + slot) for slot in range(size)]
         self.by_id = {host.node_id: host for host in self.hosts}
 
@@ -220,7 +239,7 @@ class Network:
         """Let every pair that can hear each other meet."""
         for one in self.hosts:
             for other in self.hosts:
-                if one is not other and not {one.slot, other.slot} & self.down:
+                if one is not other and self._hear(one, other):
                     one.node.peer_up(other.hello(), self.now)
         for host in self.hosts:
             if host.slot not in self.down:
@@ -229,16 +248,65 @@ class Network:
     def send(self, message: Message | Found) -> None:
         self.messages.append(message)
 
+    def _hear(self, one: Host, other: Host) -> bool:
+        return not {one.slot, other.slot} & (self.down | self.cut)
+
+    def isolate(self, host: Host, *, is_noticed: bool = True) -> None:
+        """Cut a node off; where it is noticed, connections break."""
+        self.cut.add(host.slot)
+        for other in self.hosts:
+            if is_noticed and other is not host:
+                other.node.peer_down(host.node_id, self.now)
+                host.node.peer_down(other.node_id, self.now)
+                other.turn()
+        host.turn()
+
+    def heal(self) -> None:
+        """Let all that run meet again."""
+        for one, other in self.broken:
+            one.node.peer_down(other.node_id, self.now)
+            other.node.peer_down(one.node_id, self.now)
+        self.broken.clear()
+        self.cut.clear()
+        self.connect()
+        self.settle()
+
+    def crash(self, host: Host) -> None:
+        """Stop a node at once: what it didn't sync is gone."""
+        self.down.add(host.slot)
+        for other in self.hosts:
+            if other is not host and other.slot not in self.down:
+                other.node.peer_down(host.node_id, self.now)
+                other.turn()
+        self.syncing = [syncing for syncing in self.syncing if syncing is not host]
+        self.messages = [m for m in self.messages if m.to != host.node_id]
+
+    def start(self, host: Host) -> None:
+        """Start a node that was stopped, and let it meet the others."""
+        self.down.discard(host.slot)
+        host.begin()
+        self.heal()
+
+    def replace(self, slot: int, node_id: int) -> Host:
+        """Put an empty node into a slot whose node is stopped for good."""
+        self.down.discard(slot)
+        del self.by_id[self.hosts[slot].node_id]
+        host = self.hosts[slot] = Host(self, slot, node_id)
+        self.by_id[node_id] = host
+        self.heal()
+        return host
+
     def _deliver(self, message: Message | Found) -> None:
         sender, receiver = self.by_id.get(message.sender), self.by_id.get(message.to)
-        if sender is None or receiver is None or {sender.slot, receiver.slot} & self.down:
+        if sender is None or receiver is None or not self._hear(sender, receiver):
             return
         if isinstance(message, Found):
             receiver.node.found(message, self.now)
         elif isinstance(message, InstallSnapshot):
             assert sender.disk.file is not None
             self.arrived[receiver.node_id] = sender.disk.file
-            receiver.node.step_snapshot(message, sender.disk.file, self.now)
+            if not receiver.node.step_snapshot(message, sender.disk.file, self.now):
+                self.broken.append((sender, receiver))
         else:
             receiver.node.step(message, self.now)
         receiver.turn()
@@ -290,15 +358,38 @@ class Network:
         self.now = until
         self.settle()
 
+    def agree(self) -> None:
+        """See that all that run come to the same table."""
+        running = [host.node for host in self.hosts if host.slot not in self.down | self.cut]
+        for _ in range(100):
+            if len({node.replica.index for node in running}) == 1:
+                break
+            self.run(10 * MS)
+        assert len({node.replica.index for node in running}) == 1
+        assert len({node.replica.checksum for node in running}) == 1
+        assert len({node.replica.dump() for node in running}) == 1
+
     def leader(self) -> Host:
-        """Return the one that clients are told of."""
+        """Return the one leader among those that hear each other."""
         leading = [
             host
             for host in self.hosts
-            if host.slot not in self.down and host.node.raft.role == "leader"
+            if host.slot not in self.down | self.cut and host.node.raft.role == "leader"
         ]
         assert len(leading) == 1, [host.node.raft.role for host in self.hosts]
         return leading[0]
+
+
+def founded(
+    size: int = 3, limits: Limits | None = None, policy: SnapshotPolicy | None = None
+) -> Network:
+    """Return a network that has a leader, whose NOOP is long over."""
+    network = Network(size, limits, policy)
+    network.connect()
+    network.run(2 * SECOND)
+    network.connect()
+    network.run(6 * SECOND)
+    return network
 
 
 def granted(frames: list[Frame]) -> int:

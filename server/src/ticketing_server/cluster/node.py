@@ -72,6 +72,7 @@ class ClusterNode(Serving):
         self._snapshots = Snapshots(self.raft, self.replica, policy or SnapshotPolicy())
         self._stood_in = b""
         self.members.found_alone(now_ns)
+        self._stand(self._standing, self.cluster_id)
         self._look_who_leads(now_ns)
 
     # What the driver tells
@@ -80,23 +81,28 @@ class ClusterNode(Serving):
         """Take a message of a peer that proved its node id and the cluster id."""
         self.raft.step(message, now_ns)
 
-    def step_snapshot(self, message: InstallSnapshot, file: bytes, now_ns: int) -> None:
-        """Take a snapshot whose file arrived whole; one that can't be read never arrived."""
+    def step_snapshot(self, message: InstallSnapshot, file: bytes, now_ns: int) -> bool:
+        """Take a snapshot whose file arrived whole.
+
+        False where it can't be read or is another one: then it never arrived, and the driver
+        breaks the connection, so that the leader sends it again.
+        """
         if message.snapshot.index <= self.raft.commit:
             self.raft.step(message, now_ns)
-            return
+            return True
         try:
             meta, replica = snapshot_file.read(file)
         except ValueError as problem:
             self._event("snapshot_refused", text=str(problem))
-            return
+            return False
         if meta != message.snapshot:
             self._event("snapshot_refused", text="it is another one than the leader told of")
-            return
+            return False
         applied = self.raft.applied
         self.raft.step(message, now_ns)
         if self.raft.applied != applied:
             self._install(replica)
+        return True
 
     def found(self, message: Found, now_ns: int) -> None:
         """Take that slot 0 founded the cluster."""
@@ -156,7 +162,8 @@ class ClusterNode(Serving):
     @property
     def reads_clients(self) -> bool:
         """Whether clients are read now; while not, the shell pauses all of them."""
-        return self.raft.transfer_target is None and not self._queue.is_full
+        hands_over = self.raft.role == LEADER and self.raft.transfer_target is not None
+        return not hands_over and not self._queue.is_full
 
     @property
     def cluster_id(self) -> bytes:
