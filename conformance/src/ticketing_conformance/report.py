@@ -96,6 +96,7 @@ class Report:
             lines.append(f"FAILED: {fault}")
         for reason in self.missing.values():
             lines.append(f"SKIPPED, NOT TESTED: {reason}")
+        lines += [f"{r.id}: {note}" for r in self.results for note in r.notes]
         lines += ["", *self.table(), "", *self.other_readers()]
         lines.append(", ".join(f"{self.count(outcome)} {outcome}" for outcome in OUTCOMES))
         return "\n".join(lines)

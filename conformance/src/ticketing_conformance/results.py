@@ -42,6 +42,8 @@ class Result:
     transcript: list[str] = field(default_factory=list)
     streams: list[StreamText] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What the case tells of itself: figures, above all."""
     digest: str = ""
     """Identity: SHA-256 over what the client sent."""
     kaitai_streams: int = 0

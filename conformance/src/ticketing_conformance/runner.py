@@ -64,6 +64,8 @@ class Outcome:
     transcript: list[str] = field(default_factory=list)
     captures: list[Capture] = field(default_factory=list)
     adapter_log: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What the case tells of itself, whether or not it passed."""
 
 
 class Run:
@@ -160,7 +162,7 @@ class Run:
         if time.monotonic() > self._context.deadline:
             raise StepFailed(f"the case takes longer than {self._case.seconds:g} s")
         variables = self._context.variables
-        if step.verb in ("check", "set", "sleep"):
+        if step.verb in ("check", "set", "sleep", "note"):
             self._inner(step)
             self._say(step, None)
             return
@@ -272,6 +274,9 @@ class Run:
             low, _, high = str(milliseconds).partition("..")
             drawn = self._random.uniform(int(low), int(high or low))
             time.sleep(min(drawn / 1000, self._context.seconds_left(3600)))
+        elif step.verb == "note":
+            texts = [value_of(word, variables) for word in words]
+            self.outcome.notes.append(" ".join(_as_text(text) for text in texts))
         elif step.verb == "set":
             if len(words) != 3 or words[1] != "=":
                 raise StepFailed("set takes: set NAME = VALUE")
@@ -373,8 +378,12 @@ def _words(words: tuple[str, ...], variables: Mapping[str, Any]) -> list[str]:
     for word in words:
         value = value_of(word, variables)
         for item in value if isinstance(value, list) else [value]:
-            found.append(item.decode("utf-8") if isinstance(item, bytes) else str(item))
+            found.append(_as_text(item))
     return found
+
+
+def _as_text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _milliseconds(start_ns: int, end_ns: int) -> int:

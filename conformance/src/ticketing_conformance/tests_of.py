@@ -84,6 +84,7 @@ def _run_script(
         result.streams = stream_texts(outcome.captures)
         result.log = outcome.adapter_log
     result.kaitai_streams = streams
+    result.notes = outcome.notes
     return result
 
 
