@@ -206,7 +206,15 @@ class Host:
     def make_snapshot(self, index: int) -> None:
         """Do what the process beside the server does."""
         log = [self.disk.entries[i] for i in sorted(self.disk.entries)]
-        self._file, checksum = snapshot_file.make(self.disk.file, log, index)
+        try:
+            self._file, checksum = snapshot_file.make(self.disk.file, log, index)
+        except ValueError:
+            # A leader's came in between, which is newer.
+            assert self.disk.snapshot is not None
+            assert self.disk.snapshot.index > index
+            self.node.snapshot_failed(index, self.now)
+            self.turn()
+            return
         self.node.snapshot_made(index, checksum, self._file, self.network.now)
         self.turn()
 
@@ -263,9 +271,13 @@ class Network:
 
     def heal(self) -> None:
         """Let all that run meet again."""
-        for one, other in self.broken:
-            one.node.peer_down(other.node_id, self.now)
-            other.node.peer_down(one.node_id, self.now)
+        pairs = {(one.node_id, other.node_id) for one, other in self.broken}
+        ids = {host.node_id for host in self.hosts}
+        pairs |= {(host.node_id, i) for host in self.hosts if host.slot in self.cut for i in ids}
+        for one, other in pairs:
+            if one != other:
+                self.by_id[one].node.peer_down(other, self.now)
+                self.by_id[other].node.peer_down(one, self.now)
         self.broken.clear()
         self.cut.clear()
         self.connect()

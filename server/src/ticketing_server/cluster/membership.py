@@ -58,6 +58,9 @@ class Membership:
 
     def up(self, hello: PeerHello, now_ns: int) -> None:
         """Take that a peer is connected, or what changed since it was."""
+        if hello.node_id not in self.hellos:
+            # What was sent to it while it was away didn't arrive.
+            self._raft.unreachable(hello.node_id)
         self.hellos[hello.node_id] = hello
         self._met = self._met or hello.cluster_id
         self._uninformed.discard(hello.node_id)
