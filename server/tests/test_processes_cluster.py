@@ -17,8 +17,12 @@ import pytest
 import ticketing.sync
 from plain_client import PlainClient
 from ticketing_server import constants_gen as c
-from ticketing_server.testing import ServerProcess, ServerThread
-from ticketing_server.testing_cluster import ClusterProcesses, running_cluster
+from ticketing_server.testing import (
+    ClusterProcesses,
+    ServerProcess,
+    ServerThread,
+    running_cluster,
+)
 
 SECRET = "0123456789abcdef0123456789abcdef"
 WAIT_S = 60.0

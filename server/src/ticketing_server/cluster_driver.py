@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
@@ -40,6 +41,8 @@ EXIT_BUG, EXIT_DATA_DIR, EXIT_DISK = 1, 4, 5
 TRANSFER_S = 1.5
 """How long a leader that stops waits for another to take over."""
 SNAPSHOT_S = 120.0
+CLOSE_S = 5.0
+"""How long a stopping node waits for its disk."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _FSYNC_BOUNDS_NS = tuple(int(1e6 * ms) for ms in (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 1000))
 _SNAPSHOT_BOUNDS_NS = tuple(int(1e9 * s) for s in (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300))
@@ -193,9 +196,27 @@ class ClusterDriver:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.peers is not None:
             await self.peers.stop()
-        if self._writer is not None and not self._has_failed:
-            await asyncio.to_thread(self._writer.close)
-        self._directory.close()
+        if self._writer is None or self._has_failed or await self._close(self._writer):
+            self._directory.close()
+
+    async def _close(self, writer: Writer) -> bool:
+        """Let all that is queued be written, unless the disk hangs."""
+        closed = asyncio.Event()
+
+        def close() -> None:
+            writer.close()
+            # Late, nobody waits any more.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(closed.set)
+
+        # Not of the loop's own threads, whose end the process would wait for.
+        threading.Thread(target=close, name="closing", daemon=True).start()
+        try:
+            await asyncio.wait_for(closed.wait(), CLOSE_S)
+        except TimeoutError:
+            self._log("error", "disk", {}, f"{self._path}: a write has hung for {CLOSE_S:.0f} s")
+            return False
+        return True
 
     # The turn
 
@@ -401,8 +422,9 @@ class ClusterDriver:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            context = {"message": "a task of the node ended", "exception": error}
-            self._loop.call_exception_handler(context)
+            # Making or sending a snapshot failed, which is tried again: nothing was promised.
+            self._log("error", "bug", {}, f"a task of the node ended: {error!r}")
+            self._settle(RuntimeError(f"no snapshot was made: {error!r}"))
 
     # Seen from outside
 
@@ -412,6 +434,23 @@ class ClusterDriver:
         with suppress(OSError):
             return self._store.wal_bytes
         return 0
+
+
+_NODE_MODULES = (
+    "cluster", "cluster_driver", "raft", "storage", "lock_table", "table_state", "queues",
+    "deadlines",
+)  # fmt: skip
+
+
+def is_of_node(error: BaseException) -> bool:
+    """Whether an exception came out of the node, and not of what shows or serves it."""
+    trace = error.__traceback__
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if module.removeprefix("ticketing_server.").partition(".")[0] in _NODE_MODULES:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _entropy() -> Iterator[int]:

@@ -182,6 +182,7 @@ class Server:
         self.reads_clients = True
         self._after_turn = after_turn
         self._is_prepared = False
+        self._is_halted = False
         self.addresses: list[Address] = []
         self.v3_addresses: list[Address] = []
         self.sockets: dict[int, ClientSocket] = {}
@@ -249,6 +250,13 @@ class Server:
         # Transports report their end in the next turn of the loop.
         await asyncio.sleep(0)
 
+    def halt(self) -> None:
+        """End every connection now, and no turn any more: what the engine says can't be trusted."""
+        self._is_halted = True
+        self._stop_listening()
+        for client in list(self.sockets.values()):
+            client.abort()
+
     # Turns
 
     def begin_turn(self) -> int:
@@ -260,6 +268,8 @@ class Server:
 
     def _end_turn(self) -> None:
         self.turn_ns = 0
+        if self._is_halted:
+            return
         now_ns = clock_ns()
         outputs, deadline_ns = self.engine.end_turn(now_ns)
         if self._after_turn is not None and self._after_turn() != self.reads_clients:

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from ticketing_server.addresses import Address
-from ticketing_server.cluster_driver import EXIT_DISK, ClusterDriver
+from ticketing_server.cluster_driver import EXIT_BUG, EXIT_DISK, ClusterDriver, is_of_node
 from ticketing_server.costly import Costly
 from ticketing_server.engine import Event
 from ticketing_server.engine_events import log_engine_event
@@ -108,6 +108,8 @@ class Service:
 
     async def start(self) -> None:
         """Listen everywhere, or raise BindError and listen nowhere."""
+        if self.driver is not None:
+            asyncio.get_running_loop().set_exception_handler(self.log_bug)
         try:
             peers = await self._bind_peers()
             self.server.prepare()
@@ -173,11 +175,16 @@ class Service:
             self._reload_admin(self.admin)
 
     def log_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log what nobody caught, as a handler of the event loop; the server goes on."""
+        """Log what nobody caught, as a handler of the event loop.
+
+        The server goes on, unless it was in a node: what that promised may be broken.
+        """
         error = context.get("exception")
         trace = "".join(traceback.format_exception(error)) if error is not None else ""
         text = f"{context.get('message', '')} {trace}"
         self.log.event(time.monotonic(), "error", "bug", {}, text=text)
+        if self.driver is not None and error is not None and is_of_node(error):
+            self._fail(EXIT_BUG, f"the node failed, this is a bug: {type(error).__name__}: {error}")
 
     def _reload_tls(self, tls: TlsReloader) -> None:
         try:
@@ -207,10 +214,11 @@ class Service:
             raise DiskError(f"data directory {path} can't be read or written: {reason}") from error
 
     def _fail(self, code: int, reason: str) -> None:
-        """End the process with this exit code."""
+        """End the process with this exit code, and let nothing more out of it."""
         if not self.exit_code:
             self.exit_code = code
             self.log.always("error", "disk" if code == EXIT_DISK else "stop", text=reason)
+        self.server.halt()
         self.stop_asked.set()
 
     def _on_node_event(self, level: str, name: str, fields: dict[str, Any], text: str) -> None:
