@@ -46,6 +46,15 @@ class ClusterVerbs:
         arguments.finish()
         return result
 
+    def log_lines(self) -> list[str]:
+        """What all nodes logged last, for the report."""
+        return [
+            f"{name}/{slot} {line}"
+            for name, cluster in self.clusters.items()
+            for slot in cluster.slots
+            for line in cluster.server(slot).log().splitlines()
+        ]
+
     def cluster(self, arguments: Arguments) -> Cluster:
         """The cluster that a step is about."""
         name = arguments.word(1, "the name of a cluster")
@@ -229,6 +238,8 @@ class ClusterVerbs:
             "address": cluster.clients[slot],
             "follower_slot": follower,
             "follower": cluster.clients[follower],
+            "v3": cluster.v3[slot],
+            "follower_v3": cluster.v3[follower],
         }
         self._context.variables[name] = values
         return values

@@ -100,7 +100,7 @@ class Run:
         if self._others:
             self._context.variables["members"] = len(self._others)
         self._proxies = ProxyVerbs(self._context)
-        clusters = ClusterVerbs(self._context)
+        self._clusters = clusters = ClusterVerbs(self._context)
         self._families: dict[str, Any] = {
             "cluster": clusters,
             "load": LoadVerbs(self._context, clusters, self._members),
@@ -358,6 +358,7 @@ class Run:
 
     def _clean_up(self) -> None:
         if self.outcome.failure:
+            self.outcome.adapter_log += self._clusters.log_lines()
             for name, adapter in self._used.items():
                 self.outcome.adapter_log += [f"@{name} {line}" for line in adapter.log]
                 with suppress(AdapterBroken):

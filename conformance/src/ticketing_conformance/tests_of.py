@@ -12,11 +12,11 @@ from ticketing_spec.model import SPEC_DIR
 from ticketing_conformance import identity, mixed, vectors
 from ticketing_conformance.adapters import HARNESS_DIR, AdapterPool, Language
 from ticketing_conformance.kaitai import KaitaiParser, second_opinion
+from ticketing_conformance.requirements import spec_requirements
 from ticketing_conformance.results import Result, stream_texts
 from ticketing_conformance.runner import run_case
 from ticketing_conformance.script import Case, ScriptError, load_cases
 from ticketing_conformance.server_pool import ServerPool
-from ticketing_conformance.streams import the_spec
 
 CASES_DIR = HARNESS_DIR / "cases"
 VECTORS_DIR = SPEC_DIR / "vectors"
@@ -157,8 +157,8 @@ def _together(case: Case, tests: list[Test], languages: list[Language]) -> list[
 
 @cache
 def requirement_ids() -> frozenset[str]:
-    """The ids of the spec's requirements."""
-    return frozenset(entry["id"] for entry in the_spec().raw["requirement"])
+    """The ids of the requirements of both protocol versions."""
+    return frozenset(requirement.id for requirement in spec_requirements())
 
 
 def suite_paths() -> dict[str, list[Path]]:
