@@ -11,10 +11,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from ticketing_server.cluster_driver import ClusterDriver
 from ticketing_server.engine import Counters, Histogram
 from ticketing_server.limits import Limits
 from ticketing_server.metrics import EngineCollector, ShellState
 from ticketing_server.settings import SETTINGS
+from ticketing_server.settings_load import gather, load
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 BEGIN = "<!-- settings: written from settings.py by tests/test_readme.py -->\n"
@@ -42,9 +44,11 @@ def test_the_settings_table_is_that_of_the_code() -> None:
     assert shown == expected, "run this test without CI set, and commit what it writes"
 
 
-def test_every_metric_is_in_the_readme_and_no_other() -> None:
+def test_every_metric_is_in_the_readme_and_no_other(tmp_path: Path) -> None:
     counters = Counters(hold=Histogram((1,), [0, 0]), wait={"granted": Histogram((1,), [0, 0])})
     state = ShellState("0", "python", Limits(), certificate_expiry_unix_s={"server": 0.0})
+    settings = load(gather({"data-dir": [str(tmp_path)]}, {}))
+    state.driver = ClusterDriver(settings, lambda *event: None, lambda code, reason: None)
     made = {
         family.name + ("_total" if family.type == "counter" else "")
         for family in EngineCollector(lambda: counters, state).collect()
