@@ -194,7 +194,7 @@ FOUND_BY_SEEDS: dict[Patch, int] = {
     reordered_append_truncates: 10,
     votes_for_any_log: 5,
     term_of_entries_is_not_compared: 10,
-    heartbeats_commit_what_is_not_there: 5,
+    heartbeats_commit_what_is_not_there: 10,
     stalls_on_a_lost_append: 1,
 }
 """How many seeds it takes at most."""

@@ -348,3 +348,18 @@ def test_nobody_is_replaced_before_the_terms_noop_is_committed() -> None:
     node.commit = 1
     live(node, 12_000, (2, 13))
     assert node.configuration == CLUSTER
+
+
+def test_who_loses_the_connection_to_its_leader_campaigns_sooner() -> None:
+    for broken, latest in ((2, 500), (3, 800)):
+        node = Raft(1, Restored(), repeat(2**64 - 1), 0)
+        node.found(founding_entry(CLUSTER), 0)
+        sync(node, 0)
+        node.step(Heartbeat(2, 1, 2, 0, 1), 1000 * MS)
+        node.unreachable(broken)
+        node.tick((1000 + latest - 400) * MS)
+        assert node.deadline_ns <= (1000 + latest) * MS
+        assert (node.deadline_ns > 1500 * MS) == (broken != 2)
+        # Its next word puts that off again.
+        node.step(Heartbeat(2, 1, 2, 0, 2), 1300 * MS)
+        assert node.deadline_ns >= 1700 * MS

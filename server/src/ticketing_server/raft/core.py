@@ -146,6 +146,18 @@ class Raft(Leading):
         elif self.role == LEADER:
             self._advance_commit()
 
+    def unreachable(self, node: int) -> None:
+        """Take that a connection to a peer broke, or a snapshot for it failed.
+
+        A leader probes it again. Where it was this node's leader it is probably gone: unless it is
+        heard again, this node campaigns as soon as others may vote.
+        """
+        super().unreachable(node)
+        if self.role == FOLLOWER and node == self.leader and self.heard_ns is not None:
+            timing = self.timing
+            soon_ns = timing.election_min_ns + self._draw(timing.gone_span_ns)
+            self.deadline_ns = min(self.deadline_ns, self.heard_ns + soon_ns)
+
     def disk_full(self, *, is_full: bool, now_ns: int) -> None:
         """Take that the disk takes no more entries, or does again.
 

@@ -15,7 +15,9 @@ class Timing:
     heartbeat_ns: int = 50 * MS
     election_min_ns: int = 400 * MS
     election_span_ns: int = 400 * MS
-    """Drawn on top of the minimum."""
+    """Drawn on top of the minimum, or …"""
+    gone_span_ns: int = 100 * MS
+    """… where the connection to the leader broke, which rarely means anything but its end."""
     retry_min_ns: int = 50 * MS
     """A refused or split (pre-)vote is repeated after this, doubling each time, …"""
     retry_span_ns: int = 100 * MS
