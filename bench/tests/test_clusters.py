@@ -68,7 +68,8 @@ def test_the_waiter_of_a_killed_leader_has_its_lock(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not clusters.zookeeper_version(), reason="apt install zookeeper")
 @pytest.mark.skipif(shutil.which("go") is None, reason="no Go: https://go.dev/dl")
-def test_zookeeper_is_loaded(tmp_path: Path) -> None:
+def test_zookeeper_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(load.PEER_WARMUP, "zookeeper", "100ms")
     load.build_cluster_program()
     with clusters.zookeeper(tmp_path) as cluster:
         pairs = load.peer_pairs(cluster, in_flight=2, seconds=0.5)
