@@ -21,6 +21,7 @@ from ticketing_server.testing import (
     ClusterProcesses,
     ServerProcess,
     ServerThread,
+    make_certificates,
     running_cluster,
 )
 
@@ -281,6 +282,61 @@ class TestCluster:
             eventually(lambda: "there is room" in cluster.nodes[leader].log, "room again")
             process.send_signal(signal.SIGTERM)
             assert process.wait(WAIT_S) == 0
+
+    def test_peers_speak_tls_and_take_only_certificates_of_their_authority(
+        self, tmp_path: Path
+    ) -> None:
+        files = make_certificates(tmp_path)
+        tls = {
+            "peer_tls_cert": str(files.server_cert),
+            "peer_tls_key": str(files.server_key),
+            "peer_tls_ca": str(files.ca),
+        }
+        with running_cluster(secret=SECRET, **tls) as cluster:
+            with ticketing.sync.connect(cluster.url, secret=SECRET) as client:
+                client.acquire("key").release()
+            leader = cluster.leader()
+            assert 'use="peer"' in str(metrics(cluster.nodes[leader]))
+            # Another authority's certificate: the node is left alone.
+            (tmp_path / "other").mkdir()
+            other = make_certificates(tmp_path / "other")
+            slot = (leader + 1) % 3
+            cluster.kill(slot)
+            cluster.nodes[slot]._flags |= {
+                "peer-tls-cert": str(other.server_cert), "peer-tls-key": str(other.server_key),
+            }  # fmt: skip
+            cluster.restart(slot)
+            time.sleep(2)
+            assert not self.hears_leader(cluster, slot)
+
+    def test_the_cluster_secret_rotates_without_a_pause(self, tmp_path: Path) -> None:
+        path = tmp_path / "cluster.secret"
+        path.write_text("old the-first-cluster-secret\n")
+        with running_cluster(secret=SECRET, cluster_secret_file=str(path)) as cluster:
+            leader = cluster.leader()
+            for lines in (
+                "old the-first-cluster-secret\nnew the-second-cluster-secret\n",
+                "new the-second-cluster-secret\nold the-first-cluster-secret\n",
+                "new the-second-cluster-secret\n",
+            ):
+                path.write_text(lines)
+                for node in cluster.nodes:
+                    before = node.log.count("what=peers")
+                    assert node.process is not None
+                    node.process.send_signal(signal.SIGHUP)
+                    eventually(
+                        lambda n=node, b=before: n.log.count("what=peers") > b, "it is reloaded"
+                    )
+            assert cluster.leader() == leader
+            slot = (leader + 1) % 3
+            cluster.kill(slot)
+            cluster.restart(slot)
+            eventually(lambda: self.hears_leader(cluster, slot), "the new secret opens")
+            cluster.kill(slot)
+            path.write_text("old the-first-cluster-secret\n")
+            cluster.restart(slot)
+            eventually(lambda: "secrets differ" in cluster.nodes[leader].log, "it is refused")
+            assert not self.hears_leader(cluster, slot)
 
     def hears_leader(self, cluster: ClusterProcesses, slot: int) -> bool:
         status = cluster.status(slot)

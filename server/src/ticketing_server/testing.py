@@ -48,7 +48,7 @@ from ticketing_server.settings_load import SECRET_ENV, gather, load
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 LEADER_TIMEOUT_S = 30.0
-_CLUSTER_SECRET = "cluster-secret-of-a-test-run-only"
+_CLUSTER_ENV = {CLUSTER_SECRET_ENV: "cluster-secret-of-a-test-run-only"}
 _Result = TypeVar("_Result")
 
 
@@ -364,7 +364,7 @@ class ClusterProcesses:
     def _node(self, slot: int) -> ServerProcess:
         return ServerProcess(
             self.secret,
-            env={CLUSTER_SECRET_ENV: _CLUSTER_SECRET},
+            env={} if "cluster_secret_file" in self._settings else _CLUSTER_ENV,
             **{
                 "listen": self.addresses[slot],
                 "cluster": self._cluster,
