@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from engine_driver import SPEC, Peered
 from node_network import FOREVER, MS, SECOND, Host, Network, founded, granted
+from ticketing_server.cluster import node
 from ticketing_server.cluster.entries import BYTES_MAX, REQUESTS_MAX
 from ticketing_server.raft.messages import Entry
 from ticketing_spec.codec import encode
@@ -195,3 +197,29 @@ def test_what_was_read_before_the_end_of_a_connection_is_answered() -> None:
         network.settle()
         assert [name for name, _ in peered.take()] == ["granted", "error"][: 1 if ends else 2]
         assert peered.close == "linger"
+
+
+def test_a_long_log_is_applied_in_bounded_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "APPLIED_BYTES_MAX", 40_000)
+    network, host = alone()
+    peered, _ = host.welcome(client=1)
+    network.settle()
+    for first in range(1, 8_000, 500):
+        host.feed(peered, requests(first, 500))
+        network.settle()
+    tickets, checksum = host.node.table.tickets, host.node.replica.checksum
+    size = sum(len(entry.payload) for entry in host.disk.entries.values())
+    host.begin()
+    host.turn()
+    turns = 0
+    while host.node.replica.checksum != checksum:
+        before = host.node.replica.index
+        network.syncing.clear()
+        host.sync()
+        host.turn()
+        turns += host.node.replica.index > before
+        assert turns < 100
+    # Each round is two turns.
+    assert turns >= size // 80_000 > 1
+    network.settle()
+    assert host.node.table.tickets == tickets

@@ -7,6 +7,7 @@ Pure: the driver tells it what came in and when, calls `end_turn` once for all o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -36,6 +37,8 @@ from ticketing_server.session import FaceFactory
 
 __all__ = ["TABLE_VERSIONS", "ClusterNode"]
 _TOKENS_PER_MS_BITS = 20
+APPLIED_BYTES_MAX = 1024 * 1024
+"""Entries that are applied in one turn; one more may go over that."""
 
 
 class _Proposed(NamedTuple):
@@ -68,6 +71,8 @@ class ClusterNode(Serving):
         self._wall_ms = wall_ms
         self.members = Membership(settings, self.raft, entropy)
         self._proposed: dict[int, _Proposed] = {}
+        self._backlog: deque[Entry] = deque()
+        """Committed entries that are yet to be applied."""
         self._effects: NodeEffects | None = None
         self._snapshots = Snapshots(self.raft, self.replica, policy or SnapshotPolicy())
         self._stood_in = b""
@@ -204,7 +209,8 @@ class ClusterNode(Serving):
         self._propose(now_ns)
         self._tick_table(now_ns)
         effects = raft.take(now_ns)
-        self._apply(effects.committed)
+        self._backlog += effects.committed
+        self._apply_backlog()
         marked = self._snapshots.wanted()
         self._effects = NodeEffects(
             effects.save, (*founded, *effects.now), tuple(effects.after_sync), effects.after,
@@ -227,7 +233,7 @@ class ClusterNode(Serving):
         raft_ns = self.raft.wake_ns()
         if raft_ns is not None:
             wake_at = min(wake_at, raft_ns)
-        if self._queue and self.raft.may_propose:
+        if (self._queue and self.raft.may_propose) or (self._backlog and self._may_apply()):
             wake_at = now_ns
         return None if wake_at == NEVER else max(now_ns, wake_at)
 
@@ -299,7 +305,7 @@ class ClusterNode(Serving):
         """Return when time has to pass in the log, as something in the table waits for it."""
         raft = self.raft
         wake_at = self.table.wake_at()
-        if not self._leading or wake_at == NEVER:
+        if not self._leading or wake_at == NEVER or self._backlog:
             return NEVER
         last = raft.log.last_stamp
         due = last + SECOND
@@ -312,28 +318,44 @@ class ClusterNode(Serving):
         if self.raft.may_propose and self._tick_at(now_ns) <= now_ns:
             self._put(TICK, _Proposed([], []), now_ns)
 
-    def _apply(self, committed: tuple[Entry, ...]) -> None:
-        replica = self.replica
-        for entry in committed:
-            proposed = self._proposed.pop(entry.index, None)
-            if proposed is None:
-                # Nobody here waits for its replies.
-                replica.apply(entry)
-                replica.forget_events()
-            else:
-                replica.apply(entry, proposed.runs, self._replies)
-                for number in proposed.ends:
-                    self._applied_end(number)
-                for link, frame in self.table.refused:
-                    self._close_refused(link, frame)
-                self.table.refused.clear()
-            self._snapshots.count(entry)
+    def _apply_backlog(self) -> None:
+        """Apply what is committed, a bounded part per turn, so that peers are heard in between.
+
+        After a start that may be a long log; what clients wait for fits the bounds.
+        """
+        backlog = self._backlog
+        size = 0
+        while backlog and size < APPLIED_BYTES_MAX and self._may_apply():
+            entry = backlog.popleft()
+            size += entry.size
+            self._apply(entry)
         if self.table.events:
             self._name_events()
+
+    def _may_apply(self) -> bool:
+        # A leader answers with it, and only one that is heard may.
+        return self.raft.role != LEADER or self.raft.is_confirmed
+
+    def _apply(self, entry: Entry) -> None:
+        replica = self.replica
+        proposed = self._proposed.pop(entry.index, None)
+        if proposed is None:
+            # Nobody here waits for its replies.
+            replica.apply(entry)
+            replica.forget_events()
+        else:
+            replica.apply(entry, proposed.runs, self._replies)
+            for number in proposed.ends:
+                self._applied_end(number)
+            for link, frame in self.table.refused:
+                self._close_refused(link, frame)
+            self.table.refused.clear()
+        self._snapshots.count(entry)
 
     def _install(self, replica: Replica) -> None:
         self.replica = replica
         self.table = replica.table
+        self._backlog.clear()
         self._snapshots.installed(replica)
 
 
