@@ -67,6 +67,20 @@ def conformance(session: nox.Session) -> None:
     session.run("python", "-m", "ticketing_conformance", *session.posargs)
 
 
+@nox.session(name="cluster-demo")
+def cluster_demo(session: nox.Session) -> None:
+    """Kill leaders of three nodes while a queue goes on, on the terminal, for half a minute."""
+    install(session)
+    session.run("python", "-m", "ticketing_conformance.cluster.demo", *session.posargs)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Run at full length what CI runs a part of (hours); `-- --only NAME`, `-- --help`."""
+    install(session)
+    session.run("python", "-m", "ticketing_conformance.soak", *session.posargs)
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check format, lint and types; `-- --fix` rewrites what can be rewritten."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import random
 import shutil
 import signal
 import socket
@@ -21,6 +21,8 @@ from ticketing_conformance.real_server import RealServer, ServerBroken, total
 
 POLL_SECONDS = 0.02
 LEADER_SECONDS = 20.0
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+PORT_MIN = 12_000
 CLUSTER_SECRET = "cluster-secret-of-the-harness"
 # Inside a namespace of their own all ports are free.
 PEER_PORT, CLIENT_PORT, V3_PORT, HTTP_PORT = 7000, 5225, 5226, 5228
@@ -57,13 +59,23 @@ class Plan:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
+    """Ports of loopback that nobody listens on, and that no outgoing connection is given.
+
+    A node that is killed has to find its ports free when it starts again.
+    """
+    first_given = int(EPHEMERAL.read_text().split()[0]) if EPHEMERAL.exists() else 32768
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(PORT_MIN, first_given)
+        with socket.socket() as one:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
 
 
 def now_ns() -> int:
