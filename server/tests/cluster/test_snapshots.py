@@ -48,6 +48,22 @@ def test_is_made_when_enough_was_applied_and_compacts_the_log() -> None:
     assert host.node.cluster_status().snapshot_index == raft.snapshot.index
 
 
+def test_what_stays_of_the_log_is_bounded_in_bytes() -> None:
+    network = Network(1, policy=replace(POLICY, trailing=1000, trailing_bytes=400))
+    (host,) = network.hosts
+    network.connect()
+    network.settle()
+    work(network, host, 20)
+    raft = host.node.raft
+    assert raft.snapshot is not None
+    kept = raft.log.slice(raft.log.base_index + 1, raft.snapshot.index)
+    assert 0 < sum(entry.size for entry in kept) <= 400
+    host.begin()
+    host.turn()
+    network.settle()
+    work(network, host, 1, 50)
+
+
 def test_a_restart_goes_on_from_it() -> None:
     network = Network(1, policy=POLICY)
     (host,) = network.hosts

@@ -67,8 +67,19 @@ class Snapshots:
                 f"this node to {mark[1].hex()}"
             )
             return
-        trailing = self._policy.trailing
-        self._compacted = self._raft.compact(index, trailing)
+        self._compacted = self._raft.compact(index, self._trailing(index))
+
+    def _trailing(self, index: int) -> int:
+        """Return how many entries up to `index` stay in the log."""
+        log, policy = self._raft.log, self._policy
+        first = max(log.base_index, index - policy.trailing) + 1
+        kept = size = 0
+        for entry in reversed(log.slice(first, index)):
+            size += entry.size
+            if size > policy.trailing_bytes:
+                break
+            kept += 1
+        return kept
 
     def failed(self, index: int) -> None:
         """Take that it couldn't be made: it is tried again when as much is applied anew."""

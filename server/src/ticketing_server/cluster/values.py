@@ -34,7 +34,9 @@ class SnapshotPolicy:
     bytes: int = 64 * 1024 * 1024
     """… so many bytes of them."""
     trailing: int = 10_000
-    """Entries before a snapshot that stay, for followers that lag a little."""
+    """Entries before a snapshot that stay, for followers that lag a little, …"""
+    trailing_bytes: int = 16 * 1024 * 1024
+    """… but no more bytes of them than this."""
 
 
 class NodeEffects(NamedTuple):
