@@ -12,9 +12,19 @@ from ticketing_server.raft.messages import BATCH, Entry, HardState, Snapshot
 from ticketing_server.raft.saves import Save
 from ticketing_server.storage.directory import Refused
 from ticketing_server.storage.identity import read_identity
-from ticketing_server.storage.records import SECTOR, Header, decode_header
+from ticketing_server.storage.records import (
+    ENTRY_OVERHEAD,
+    HEADER_BYTES,
+    SECTOR,
+    Header,
+    decode_header,
+    encode_header,
+)
 from ticketing_server.storage.store import Opened, Store
 from ticketing_server.storage.wal import last_header, segment_name, segments_of
+
+RECORD_END_BYTES = 4
+"""Of the chain, behind a payload."""
 
 
 def begin(directory: FaultyDirectory) -> Opened:
@@ -142,13 +152,17 @@ def test_torn_tails_are_kept_three_at_most() -> None:
 def test_segment_of_another_directory_is_not_read() -> None:
     """Its groups are valid in themselves, and its number is the next one."""
     directory, life = lived(5)
-    other = FaultyDirectory()
-    numbers = iter(range(77, 100))
-    store = Store.open(other, numbers, SMALL).store
-    store.write([Save(1, HardState(9, 9), None, (FOUNDING,))])
     segment = segments_of(directory)[-1] + 1
-    directory.create(segment_name(segment), SMALL.first)
-    directory.write_at(segment_name(segment), 0, other.read(segment_name(1)))
+    other = FaultyDirectory()
+    store = Store.open(other, iter(range(77, 100)), SMALL).store
+    store.write([Save(1, HardState(9, 9), None, (FOUNDING,))])
+    index = 1
+    while segment not in segments_of(other):
+        index += 1
+        store.write([Save(index, None, None, (Entry(index, 9, BATCH, index, bytes(9000)),))])
+    data = other.read(segment_name(segment))
+    directory.create(segment_name(segment), len(data))
+    directory.write_at(segment_name(segment), 0, data)
     opened = begin(directory)
     assert held_of(opened) == life.held
     assert len(opened.store.notes) == 1
@@ -256,23 +270,53 @@ def test_identity_missing_or_damaged_is_refused() -> None:
         begin(whole)
 
 
-def test_records_of_a_client_cannot_pass_for_a_group() -> None:
-    """A payload that is a whole log of another directory, in every place it may land."""
-    other = long_log()
-    payload = other.read(segment_name(2))[: 3 * SECTOR]
+def test_bytes_of_a_client_cannot_pass_for_a_group() -> None:
+    """A payload with a header for each place it may land, right in all but the log id."""
     directory = FaultyDirectory()
-    numbers = iter(range(500, 600))
-    store = Store.open(directory, numbers, SMALL).store
+    store = begin(directory).store
     store.write([Save(1, HardState(1, 7), None, (FOUNDING,))])
-    for index in range(2, 12):
-        filler = bytes(index * 391)
-        entry = Entry(index, 1, BATCH, index, filler + payload)
-        store.write([Save(index, None, None, (entry,))])
-    last = tail(directory)
-    assert last.group == 12
-    directory.flip(segment_name(last.segment), last.end - 10, 1)
-    restored = Store.open(directory, numbers, SMALL).restored
-    assert restored.entries[-1].index == 10
+    held = tail(directory)
+    begun = held.offset + SECTOR + HEADER_BYTES + ENTRY_OVERHEAD - RECORD_END_BYTES
+    payload = bytearray(4 * SECTOR)
+    for offset in range(begun + SECTOR - begun % SECTOR, begun + 3 * SECTOR, SECTOR):
+        fake = Header(1, held.segment, held.group + 2, offset, offset, 0, 0)
+        payload[offset - begun : offset - begun + HEADER_BYTES] = encode_header(fake)
+    store.write([Save(2, None, None, (Entry(2, 1, BATCH, 2, bytes(payload)),))])
+    name = segment_name(held.segment)
+    data = directory.read(name)
+    assert decode_header(data, held.offset + 2 * SECTOR, 1, held.segment)
+    directory.flip(name, held.offset + SECTOR + HEADER_BYTES, 1)
+    assert begin(directory).restored.entries == (FOUNDING,)
+
+
+def test_group_of_another_history_of_this_log_is_refused() -> None:
+    """As if a disk had gone back to what it had before: all is valid but the chain."""
+    directory = FaultyDirectory()
+    store = begin(directory).store
+    store.write([Save(1, HardState(1, 7), None, (FOUNDING,))])
+    store.write([Save(2, None, None, (Entry(2, 1, BATCH, 2, b"one"),))])
+    held = tail(directory)
+    name = segment_name(held.segment)
+    other = directory.copy()
+    begun = Store.open(other, entropy(), SMALL).store
+    begun.write([Save(3, None, None, (Entry(2, 1, BATCH, 2, b"two"),))])
+    store.write([Save(3, HardState(2, 8), None, ())])
+    store.write([Save(4, HardState(3, 8), None, ())])
+    sector = other.read(name)[held.offset + SECTOR :][:SECTOR]
+    assert sector.strip(b"\0")
+    directory.write_at(name, held.offset + SECTOR, sector)
+    with pytest.raises(Refused, match="a group does not continue the one before"):
+        begin(directory)
+
+
+def test_two_segments_without_a_group_are_refused() -> None:
+    """The second was begun when the first was full, so the first had groups."""
+    directory = long_log()
+    *_, first, second = segments_of(directory)
+    for segment in (first, second):
+        directory.create(segment_name(segment), SMALL.largest)
+    with pytest.raises(Refused, match=f"{segment_name(first)} is damaged at byte 0"):
+        begin(directory)
 
 
 def test_nothing_found_is_nothing_lost() -> None:

@@ -119,6 +119,38 @@ def test_own_snapshot_that_an_installed_one_overtook_does_not_count(tmp_path: Pa
     directory.close()
 
 
+def test_mark_survives_the_removal_of_its_segment(tmp_path: Path) -> None:
+    directory, (store, *_) = reopen(tmp_path)
+    store.write([Save(1, HardState(4, 7), None, (FOUNDING, *map(batch, range(2, 20))))])
+    snapshot = Snapshot(19, 1, 190, CLUSTER)
+    store.put_snapshot(snapshot, b"file")
+    store.write([Save(2, None, None, (batch(20, size=100_000),))])
+    store.drop_below(19)
+    assert "wal-000000000001" not in directory.list()
+    directory, opened = reopen(tmp_path, directory)
+    assert opened.restored == Restored(HardState(4, 7), snapshot, (batch(20, size=100_000),))
+    directory.close()
+
+
+def test_what_an_installed_snapshot_made_void_is_removed_after_a_crash(tmp_path: Path) -> None:
+    directory, (store, *_) = reopen(tmp_path)
+    entries = tuple(batch(index, size=3000) for index in range(2, 100))
+    store.write([Save(1, HardState(1, 7), None, (FOUNDING,))])
+    for entry in entries:
+        store.write([Save(entry.index, None, None, (entry,))])
+    installed = Snapshot(20, 3, 200, CLUSTER)
+    with pytest.MonkeyPatch.context() as patch:
+        # As if the process ended between the mark and the removal.
+        patch.setattr(store, "drop_below", lambda index: None)
+        store.write([Save(100, HardState(3), installed, ())], install=b"sent by the leader")
+    store.write([Save(101, None, None, (batch(21, 3, size=60_000),))])
+    directory, opened = reopen(tmp_path, directory)
+    assert opened.restored.entries == (batch(21, 3, size=60_000),)
+    opened.store.drop_below(20)
+    assert len([name for name in directory.list() if name.startswith("wal-")]) <= 2
+    directory.close()
+
+
 def test_second_process_is_refused(tmp_path: Path) -> None:
     directory, _ = reopen(tmp_path)
     with pytest.raises(Refused, match=f"{tmp_path} is in use by another process. Stop that one"):
