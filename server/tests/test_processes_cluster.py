@@ -6,6 +6,7 @@ import asyncio
 import json
 import resource
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -138,6 +139,21 @@ class TestDataDirRefused:
         nodes = ",".join(f"127.0.0.1:{at}/127.0.0.1:{at + 3}" for at in (7_001, 7_002, 7_003))
         text = self.refusal("--data-dir", str(tmp_path), "--cluster", nodes, "--slot", "1")
         assert "is of a durable server alone, and is started as a cluster of 3" in text
+
+    def test_an_address_for_peers_that_is_taken_is_named(self, tmp_path: Path) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            nodes = f"127.0.0.1:{port}/127.0.0.1:1,127.0.0.1:2/127.0.0.1:3,127.0.0.1:4/127.0.0.1:5"
+            done = subprocess.run(
+                [*ServerProcess.command(), "--listen", "127.0.0.1:0", "--http-listen", "off",
+                 "--data-dir", str(tmp_path), "--cluster", nodes, "--slot", "0"],
+                capture_output=True, text=True, timeout=WAIT_S,
+            )  # fmt: skip
+        assert done.returncode == 3
+        assert done.stderr.startswith(f"ticketing-server: --peer-listen 127.0.0.1:{port}: ")
+        assert "Traceback" not in done.stderr
 
     def test_one_that_is_damaged(self, tmp_path: Path) -> None:
         with ServerThread(data_dir=str(tmp_path)):

@@ -97,8 +97,12 @@ def _say(text: str) -> None:
 
 
 def _other_port(given: Given, settings: Settings, error: BindError) -> str:
-    """What to do where somebody else has a port; "" where that is not the reason."""
-    if not error.is_taken or error.setting not in BY_NAME:
+    """What to do where somebody else has a port; "" where that is not the reason.
+
+    A free one would not help other nodes, which have to find this one.
+    """
+    is_named_to_others = settings.cluster is not None and error.setting in ("listen", "peer-listen")
+    if not error.is_taken or error.setting not in BY_NAME or is_named_to_others:
         return ""
     addresses: tuple[Address, ...] = getattr(settings, error.setting.replace("-", "_"))
     if all(address.is_unix for address in addresses):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -28,7 +29,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -48,6 +49,8 @@ from ticketing_server.settings_load import SECRET_ENV, gather, load
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 LEADER_TIMEOUT_S = 30.0
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_PORT_MIN, _PORT_MAX = 10_000, 32_768
 _CLUSTER_ENV = {CLUSTER_SECRET_ENV: "cluster-secret-of-a-test-run-only"}
 _Result = TypeVar("_Result")
 
@@ -392,12 +395,25 @@ def running_cluster(size: int = 3, secret: str = "", **settings: str) -> Iterato
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, all different."""
+    """Ports that nobody listens on now, all different.
+
+    None of those from which outgoing connections take theirs: a node that starts again later must
+    find its port free.
+    """
+    high = _PORT_MAX
+    with suppress(OSError):
+        high = min(high, int(_EPHEMERAL.read_text().split()[0]))
+    ports = range(_PORT_MIN, high)
+    found: list[int] = []
     with ExitStack() as stack:
-        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in socks:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in socks]
+        for port in random.sample(ports, k=len(ports)):
+            sock = stack.enter_context(socket.socket())
+            with suppress(OSError):
+                sock.bind(("127.0.0.1", port))
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise RuntimeError(f"there are no {count} free ports from {_PORT_MIN} to {high}")
 
 
 @dataclass(frozen=True, slots=True)
