@@ -327,8 +327,14 @@ def test_long_random_runs(seed: int) -> None:
 
 def run_randomly(seed: int) -> None:
     """Feed the tables 1,200 random steps."""
-    draw = random.Random(seed)
     tables = Tables()
+    try:
+        feed_randomly(tables, random.Random(seed))
+    finally:
+        tables.stop()
+
+
+def feed_randomly(tables: Tables, draw: random.Random) -> None:
 
     def limits() -> Limits:
         return Limits(
@@ -401,7 +407,6 @@ def run_randomly(seed: int) -> None:
         else:
             tables.turn_at_next_deadline(offset=draw.choice((-1, 0, 1)))
         tables.all_is_equal()
-    tables.stop()
 
 
 TestTables = Tables.TestCase
