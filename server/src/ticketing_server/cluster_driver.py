@@ -266,6 +266,8 @@ class ClusterDriver:
             if self._arrived is None or self._arrived[0] != save.snapshot:
                 raise AssertionError(f"no file for the snapshot of entry {save.snapshot.index}")
             install, self._arrived, self._own_file = self._arrived[1], None, None
+            fields = {"index": save.snapshot.index, "bytes": len(install)}
+            self._log("info", "snapshot_installed", fields, "")
         if self._writer is not None:
             self._writer.save(save, install)
 
