@@ -89,6 +89,8 @@ class Membership:
     def is_removed(self) -> bool:
         """Whether this node voted once and the cluster goes on without it."""
         raft = self._raft
+        if self._was_voter and raft.is_voter:
+            return False
         # What is not committed may be undone.
         is_settled = raft.commit >= raft.history.changed_at
         if raft.is_voter:
@@ -124,6 +126,8 @@ class Membership:
         """Found the cluster if it is time; return what members are to hear of the founding."""
         settings, raft = self._settings, self._raft
         if settings.slot != _FOUNDER or settings.is_durable_alone:
+            return []
+        if not self._uninformed and self.cluster_id:
             return []
         if self.is_empty and not self._met:
             self._found_together(now_ns)

@@ -76,6 +76,8 @@ class ClusterNode(Serving):
         self._effects: NodeEffects | None = None
         self._snapshots = Snapshots(self.raft, self.replica, policy or SnapshotPolicy())
         self._stood_in = b""
+        self._about_leader: tuple[int, PeerHello | None, int] | None = None
+        self._leader_stands = NOBODY
         self.members.found_alone(now_ns)
         self._stand(self._standing, self.cluster_id)
         self._look_who_leads(now_ns)
@@ -227,9 +229,10 @@ class ClusterNode(Serving):
 
     def _wake_at(self, now_ns: int) -> int | None:
         wake_at = self._timers.earliest_ns
-        if self.raft.may_propose:
+        tick_at = self._tick_at(now_ns)
+        if tick_at < wake_at and self.raft.may_propose:
             # Else a sync or a peer has to come first.
-            wake_at = min(wake_at, self._tick_at(now_ns))
+            wake_at = tick_at
         raft_ns = self.raft.wake_ns()
         if raft_ns is not None:
             wake_at = min(wake_at, raft_ns)
@@ -261,9 +264,20 @@ class ClusterNode(Serving):
                 self._event("leader_changed", slot=standing.slot, term=raft.term)
 
     def _standing_at(self, now_ns: int) -> Standing:
-        leader = self.raft.named_leader(now_ns)
-        slot = None if leader is None else self.members.slot_of(leader)
-        if leader is None or slot is None:
+        raft = self.raft
+        leader = raft.named_leader(now_ns)
+        if leader is None:
+            return NOBODY
+        # All that the rest depends on; it is asked for in every turn.
+        about = (leader, self.members.hellos.get(leader), raft.history.changed_at)
+        if about != self._about_leader:
+            self._about_leader = about
+            self._leader_stands = self._standing_of(leader)
+        return self._leader_stands
+
+    def _standing_of(self, leader: int) -> Standing:
+        slot = self.members.slot_of(leader)
+        if slot is None:
             return NOBODY
         if leader == self.settings.node_id:
             return Standing(c.ROLE_LEADER, slot, self.members.address_of(slot, leader))
@@ -303,9 +317,11 @@ class ClusterNode(Serving):
 
     def _tick_at(self, now_ns: int) -> int:
         """Return when time has to pass in the log, as something in the table waits for it."""
+        if not self._leading or self._backlog:
+            return NEVER
         raft = self.raft
         wake_at = self.table.wake_at()
-        if not self._leading or wake_at == NEVER or self._backlog:
+        if wake_at == NEVER:
             return NEVER
         last = raft.log.last_stamp
         due = last + SECOND
@@ -315,7 +331,7 @@ class ClusterNode(Serving):
         return now_ns + max(0, due - raft.cluster_time(now_ns))
 
     def _tick_table(self, now_ns: int) -> None:
-        if self.raft.may_propose and self._tick_at(now_ns) <= now_ns:
+        if self._tick_at(now_ns) <= now_ns and self.raft.may_propose:
             self._put(TICK, _Proposed([], []), now_ns)
 
     def _apply_backlog(self) -> None:

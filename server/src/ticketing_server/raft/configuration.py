@@ -85,17 +85,17 @@ class History:
 
     def __init__(self, base_index: int, base: Configuration) -> None:
         """Begin with what a snapshot (or nothing) says."""
+        self.now = base
+        """What holds now, committed or not."""
+        self.voters = base.voters
+        """Those of `now`: asked for in every turn."""
+        self.changed_at = base_index
+        """Index of the entry that brought `now`."""
         self._steps: list[tuple[int, Configuration]] = [(base_index, base)]
 
-    @property
-    def now(self) -> Configuration:
-        """What holds now, committed or not."""
-        return self._steps[-1][1]
-
-    @property
-    def changed_at(self) -> int:
-        """Index of the entry that brought `now`."""
-        return self._steps[-1][0]
+    def _settle(self) -> None:
+        self.changed_at, self.now = self._steps[-1]
+        self.voters = self.now.voters
 
     def was_member(self, node: int) -> bool:
         """Return whether any configuration that is still known has this node."""
@@ -108,16 +108,19 @@ class History:
     def push(self, index: int, configuration: Configuration) -> None:
         """Let another one hold from the entry at `index` on."""
         self._steps.append((index, configuration))
+        self._settle()
 
     def truncate(self, index: int) -> None:
         """Undo what came with entries from `index` on."""
         while len(self._steps) > 1 and self._steps[-1][0] >= index:
             self._steps.pop()
+        self._settle()
 
     def compact(self, index: int) -> None:
         """Forget what held before `index`."""
         held = self.at(index)
         self._steps = [(index, held), *(step for step in self._steps if step[0] > index)]
+        self._settle()
 
 
 def majority_of(values: Iterable[int], majority: int) -> int:

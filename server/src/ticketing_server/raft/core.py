@@ -34,6 +34,8 @@ from ticketing_server.raft.state import (
 from ticketing_server.raft.timing import Timing, Windows
 
 _FOUNDING_TERM = 1
+_ANSWERS = (AppendReply, HeartbeatReply)
+_LEADERS = (Append, Heartbeat, InstallSnapshot)
 _DOUBLINGS_MAX = 8
 """Far more than it takes until a retry is as late as any election."""
 
@@ -74,10 +76,10 @@ class Raft(Leading):
         if isinstance(message, VoteRequest):
             self._on_vote_request(message)
             return
-        is_answer = isinstance(message, AppendReply | HeartbeatReply)
+        is_answer = isinstance(message, _ANSWERS)
         if is_answer and message.sender not in self.peers:
             return
-        from_leader = isinstance(message, Append | Heartbeat | InstallSnapshot)
+        from_leader = isinstance(message, _LEADERS)
         if message.term > self.term:
             self._follow(message.term, message.sender if from_leader else None)
         if isinstance(message, VoteReply):
@@ -242,7 +244,7 @@ class Raft(Leading):
         self.leader = None
         self._set_retry()
         self._votes = {}
-        for node in sorted(self.configuration.voters - {self.node_id}):
+        for node in sorted(self.history.voters - {self.node_id}):
             self._now.append(self._vote_request(node, self.term + 1, pre=True, transfer=False))
         self._count(self.node_id, granted=True)
 
@@ -254,7 +256,7 @@ class Raft(Leading):
         self._votes = {}
         self._own_vote_save = self._saves.given + 1
         self._set_retry()
-        for node in sorted(self.configuration.voters - {self.node_id}):
+        for node in sorted(self.history.voters - {self.node_id}):
             # What it claims to have has to be on disk: a vote may reach it after a crash.
             self._after.append(self._vote_request(node, self.term, pre=False, transfer=is_transfer))
 
@@ -291,7 +293,7 @@ class Raft(Leading):
             is_wanted = self.role == PRE_CANDIDATE and message.campaign == self.term + 1
         else:
             is_wanted = self.role == CANDIDATE and message.campaign == self.term
-        if is_wanted and message.sender in self.configuration.voters:
+        if is_wanted and message.sender in self.history.voters:
             self._count(message.sender, message.granted)
 
     def _count(self, node: int, granted: bool) -> None:

@@ -52,7 +52,7 @@ class Leading(Following):
         self.rounds = Rounds(self.now_ns)
         self.peers = {
             node: Progress(last + 1, self.now_ns)
-            for node in sorted(self.configuration.voters - {self.node_id})
+            for node in sorted(self.history.voters - {self.node_id})
         }
         self.transfer_target = None
         self._elected_at = last
@@ -175,7 +175,7 @@ class Leading(Following):
         held = self.configuration
         synced = [
             self.stable_index if node == self.node_id else self.peers[node].match
-            for node in held.voters
+            for node in self.history.voters
         ]
         index = majority_of(synced, held.majority)
         if index <= self.commit or self.log.term(index) != self.term:
@@ -222,7 +222,7 @@ class Leading(Following):
             held = self.configuration
             acknowledged = [
                 self.rounds.last if node == self.node_id else self.peers[node].round
-                for node in held.voters
+                for node in self.history.voters
             ]
             self.rounds.confirm(majority_of(acknowledged, held.majority))
         return peer
@@ -256,7 +256,7 @@ class Leading(Following):
         fit = [
             (peer.match, node)
             for node, peer in self.peers.items()
-            if node in self.configuration.voters and self._is_heard(peer)
+            if node in self.history.voters and self._is_heard(peer)
         ]
         if target is None and fit:
             target = max(fit)[1]
@@ -285,7 +285,7 @@ class Leading(Following):
         committed and its slot's holder is unheard for 10 s, it takes its place.
         """
         self.now_ns = max(self.now_ns, now_ns)
-        is_voter = node in self.configuration.voters
+        is_voter = node in self.history.voters
         if self.role != LEADER or is_voter or not 0 <= slot < self.configuration.slots:
             return False
         if node not in self.peers:
@@ -295,7 +295,7 @@ class Leading(Following):
 
     def leave(self, node: int) -> None:
         """Forget a learner whose connection ended; nothing where it votes by now."""
-        if self.role == LEADER and node not in self.configuration.voters:
+        if self.role == LEADER and node not in self.history.voters:
             self.peers.pop(node, None)
 
     def _is_heard(self, peer: Progress) -> bool:
@@ -307,6 +307,9 @@ class Leading(Following):
         One change at a time, each committed before the next, and none before this term's NOOP
         is: else two configurations without a common majority could both decide.
         """
+        if all(peer.slot is None for peer in self.peers.values()):
+            # No learner is there.
+            return
         is_settled = self._noop_index and self.commit >= max(
             self._noop_index, self.history.changed_at
         )
@@ -332,6 +335,6 @@ class Leading(Following):
 
     def _remain_without(self, holder: int) -> bool:
         """Whether a majority of the other voters is heard."""
-        others = self.configuration.voters - {holder}
+        others = self.history.voters - {holder}
         heard = [n for n in others if n == self.node_id or self._is_heard(self.peers[n])]
         return len(heard) >= len(others) // 2 + 1

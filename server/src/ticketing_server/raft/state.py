@@ -91,12 +91,13 @@ class NodeState:
     @property
     def is_voter(self) -> bool:
         """Whether this node votes and campaigns."""
-        return self.node_id in self.configuration.voters
+        return self.node_id in self.history.voters
 
     @property
     def is_alone(self) -> bool:
         """Whether this node is all of its cluster."""
-        return self.configuration.voters == {self.node_id}
+        voters = self.history.voters
+        return len(voters) == 1 and self.node_id in voters
 
     @property
     def stable_index(self) -> int:
