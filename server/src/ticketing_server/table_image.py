@@ -144,33 +144,38 @@ class _Loader:
     def __init__(self, image: bytes) -> None:
         self._image = image
         self._at = 0
-        self._last = 0
-        """Number of the last token read."""
+        self._at_what: tuple[str, int | bytes] = ("byte", 0)
+        """What is read just now: a name and a number of it, or a token."""
+        self._last_token = bytes(8)
+        self._token_max = b""
         self._older: dict[tuple[int, int], Link] = {}
         """Connections of earlier terms that still have waiters."""
 
     def load(self) -> LockTable:
         (version,) = self._take(_VERSION)
-        _check(version == IMAGE_VERSION, f"version {version}, this reads {IMAGE_VERSION}")
+        if version != IMAGE_VERSION:
+            raise self._wrong(f"version {version}, this reads {IMAGE_VERSION}")
         limits = Limits(**dict(zip(_LIMITS, self._take(_LIMIT_NUMBERS), strict=True)))
         (
             flags, grace, term, floor, held_until, departures, next_to_depart, older_below,
             last_token, next_join, connections, tickets, waiters,
         ) = self._take(_HEAD)  # fmt: skip
-        _check(flags <= _IS_CONFIGURED + _HAS_RESTART_GRACE, f"flags {flags}")
-        _check(not grace or flags & _HAS_RESTART_GRACE, "end of a restart grace that does not run")
+        self._check(flags <= _IS_CONFIGURED + _HAS_RESTART_GRACE, "unknown flags")
+        has_grace = bool(flags & _HAS_RESTART_GRACE)
+        self._check(has_grace or not grace, "end of a restart grace that does not run")
+        self._token_max = last_token.to_bytes(8, "big")
         table = LockTable(last_token + 1)
         table._limits = limits
         table._configured = bool(flags & _IS_CONFIGURED)
-        table._grace_until = grace if flags & _HAS_RESTART_GRACE else None
+        table._grace_until = grace if has_grace else None
         table.term = term
         table._leases.floor_ns = floor
         table._held_until = held_until
         table._older_below = older_below
-        _check(departures <= HELD_BACK_DETACH, f"departures {departures}")
-        _check(older_below <= next_join, f"join numbers of earlier terms below {older_below}")
-        begins = departures in (LEAVERS_LEAVE, HELD_BACK_DETACH)
-        _check(begins or not next_to_depart, f"next to depart {next_to_depart}")
+        self._check(departures <= HELD_BACK_DETACH, "unknown departures")
+        self._check(older_below <= next_join, "earlier terms had later waiters")
+        has_next = departures in (LEAVERS_LEAVE, HELD_BACK_DETACH)
+        self._check(has_next or not next_to_depart, "departures that are not under way")
         table._plan_departures(departures)
         for _ in range(connections):
             self._connection(table)
@@ -183,126 +188,128 @@ class _Loader:
             waiter = self._waiter(table)
             if waiter.joined == next_to_depart:
                 table._next_to_depart = waiter
-        _check(table._next_join <= next_join, f"next join number {next_join} was given")
+        self._at_what = ("byte", self._at)
+        self._check(table._next_join <= next_join, "next join number was given")
         table._next_join = next_join
-        _check(_number_of(table._next_to_depart) == next_to_depart, "departures begin with nobody")
-        _check(self._at == len(self._image), f"{len(self._image) - self._at} bytes too many")
+        begins_with = _number_of(table._next_to_depart)
+        self._check(begins_with == next_to_depart, "departures begin with nobody")
+        self._check(self._at == len(self._image), "too many bytes")
         return table
 
     def _connection(self, table: LockTable) -> None:
         number, client, flags = self._take(_CONNECTION)
-        what = f"connection {number}"
-        _check(number > next(reversed(table.connections), -1), f"{what}: order")
-        _check(flags <= _LEAVES + _IS_BROKEN + _IS_ITS_CLIENTS, f"{what}: flags {flags}")
+        self._at_what = ("connection", number)
+        self._check(number > next(reversed(table.connections), -1), "out of order")
+        self._check(flags <= _LEAVES + _IS_BROKEN + _IS_ITS_CLIENTS, "unknown flags")
         link = Link(table.term, number, client, leaves=bool(flags & _LEAVES))
         link.broken = bool(flags & _IS_BROKEN)
         table.connections[number] = link
         if flags & _IS_ITS_CLIENTS:
-            _check(client not in table.links, f"{what}: its client has another")
+            self._check(client not in table.links, "its client has another")
             table.links[client] = link
 
     def _ticket(self, table: LockTable) -> None:
         token, owner, request_id, client, deadline, began = self._take(_TICKET)
+        self._at_what = ("ticket", token)
         keys = self._keys()
-        number = int.from_bytes(token, "big")
-        what = f"ticket {number}"
-        _check(self._last < number < table.next_token, f"{what}: order")
-        self._last = number
-        lease: Lease = (table._leases.bucket(deadline), deadline, began)
-        is_set = len(keys) > 1
-        ticket: Ticket = (token, owner, request_id, keys if is_set else keys[0], lease, client)
-        lease[0][token] = ticket
-        if is_set:
+        self._check(self._last_token < token <= self._token_max, "out of order")
+        self._last_token = token
+        slots = table.slots
+        bucket = table._leases.bucket(deadline)
+        lease: Lease = (bucket, deadline, began)
+        ticket: Ticket
+        if len(keys) == 1:
+            key = keys[0]
+            self._check(key not in slots, "its key is held already")
+            ticket = (token, owner, request_id, key, lease, client)
+            slots[key] = ticket
+        else:
+            ticket = (token, owner, request_id, keys, lease, client)
             table.set_tickets += 1
             table.set_ticket_keys += len(keys)
-        for key in keys:
-            _check(key not in table.slots, f"{what}: {key!r} is held twice")
-            if is_set:
-                queue = table.slots[key] = Queue()
+            for key in keys:
+                self._check(key not in slots, "one of its keys is held already")
+                queue = slots[key] = Queue()
                 queue.holder = ticket
-            else:
-                table.slots[key] = ticket
+        bucket[token] = ticket
 
     def _waiter(self, table: LockTable) -> Waiter:
         (
             joined, client, request_id, flags, term, number,
             arrived, wait_end, grace_end, lease_ms,
         ) = self._take(_WAITER)  # fmt: skip
-        what = f"waiter {joined}"
-        _check(table._next_join <= joined < AFTER_ALL, f"{what}: order")
+        self._at_what = ("waiter", joined)
+        check = self._check
+        check(table._next_join <= joined < AFTER_ALL, "out of order")
         table._next_join = joined + 1
         waiter = Waiter(client, request_id, self._keys(), joined)
-        same = table.waiting.get(waiter.owner, ())
-        _check(all(other.keys != waiter.keys for other in same), f"{what}: is there twice")
+        for other in table.waiting.get(waiter.owner, ()):
+            check(other.keys != waiter.keys, "is there twice")
         waiter.lease_ms = lease_ms
         waiter.arrived_ns = arrived
         table._take_place(waiter)
-        has_link, has_wait = bool(flags & _HAS_LINK), bool(flags & _HAS_WAIT)
-        _check(flags <= _HAS_LINK + _LINK_LEAVES + _HAS_WAIT, f"{what}: flags {flags}")
-        _check(has_wait or not wait_end, f"{what}: end of a wait for ever")
-        if has_wait:
+        check(flags <= _HAS_LINK + _LINK_LEAVES + _HAS_WAIT, "unknown flags")
+        if flags & _HAS_WAIT:
             table._set_wait(waiter, wait_end)
-        if has_link:
-            _check(not grace_end, f"{what}: reattach grace of one that is not detached")
-            link = self._link(table, what, waiter, term, number, bool(flags & _LINK_LEAVES))
-            table._take_part(waiter, link)
+        else:
+            check(not wait_end, "end of a wait for ever")
+        if flags & _HAS_LINK:
+            check(not grace_end, "reattach grace of one that is not detached")
+            leaves = bool(flags & _LINK_LEAVES)
+            table._take_part(waiter, self._link(table, waiter, term, number, leaves))
             if term != table.term:
                 table.attached -= 1
                 table.held_back += 1
         else:
-            _check(not (term or number or flags & _LINK_LEAVES), f"{what}: detached from nothing")
+            check(not (term or number or flags & _LINK_LEAVES), "detached, but has a connection")
             table._set_grace(waiter, grace_end)
         return waiter
 
-    def _link(
-        self, table: LockTable, what: str, waiter: Waiter, term: int, number: int, leaves: bool
-    ) -> Link:
+    def _link(self, table: LockTable, waiter: Waiter, term: int, number: int, leaves: bool) -> Link:
         """Return the connection of a waiter."""
-        link: Link | None
         if term == table.term:
             link = table.connections.get(number)
-            _check(link is not None, f"{what}: connection {number} is unknown")
         else:
-            _check(term < table.term and waiter.joined < table._older_below, f"{what}: term {term}")
+            is_older = term < table.term and waiter.joined < table._older_below
+            self._check(is_older, "of a term that was not")
             link = self._older.get((term, number))
             if link is None:
-                link = Link(term, number, waiter.client, leaves=leaves)
-                self._older[term, number] = link
-        assert link is not None
-        _check(
-            link.leaves == leaves and link.client == waiter.client,
-            f"{what}: connection {number} is another's",
-        )
+                link = self._older[term, number] = Link(term, number, waiter.client, leaves=leaves)
+        if link is None or link.leaves != leaves or link.client != waiter.client:
+            raise self._wrong("unlike its connection")
         return link
 
     def _keys(self) -> tuple[bytes, ...]:
-        count = self._byte()
-        _check(1 <= count <= c.SET_KEYS_MAX, f"{count} keys")
+        image = self._image
+        at = self._at
+        # What is cut short fails here or below: nothing is longer than what is left of it.
+        count = image[at] if at < len(image) else 0
+        self._check(1 <= count <= c.SET_KEYS_MAX, "unknown number of keys")
+        at += 1
         keys = []
         last = b""
         for _ in range(count):
-            length = self._byte()
-            key = self._image[self._at : self._at + length]
-            self._at += length
-            _check(len(key) == length, "ends within a key")
-            _check(c.KEY_BYTES_MIN <= length <= c.KEY_BYTES_MAX, f"key of {length} bytes")
-            _check(key > last, "keys out of order")
+            length = image[at] if at < len(image) else 0
+            key = image[at + 1 : at + 1 + length]
+            self._check(len(key) == length <= c.KEY_BYTES_MAX and key > last, "wrong keys")
+            at += 1 + length
             last = key
             keys.append(key)
+        self._at = at
         return tuple(keys)
-
-    def _byte(self) -> int:
-        _check(self._at < len(self._image), "ends too soon")
-        self._at += 1
-        return self._image[self._at - 1]
 
     def _take(self, layout: Struct) -> tuple[Any, ...]:
         at = self._at
         self._at += layout.size
-        _check(self._at <= len(self._image), "ends too soon")
+        self._check(self._at <= len(self._image), "ends too soon")
         return layout.unpack_from(self._image, at)
 
+    def _check(self, is_so: object, text: str) -> None:
+        if not is_so:
+            raise self._wrong(text)
 
-def _check(is_so: object, text: str) -> None:
-    if not is_so:
-        raise ValueError(f"image of a lock table: {text}")
+    def _wrong(self, text: str) -> ValueError:
+        what, number = self._at_what
+        if isinstance(number, bytes):
+            number = int.from_bytes(number, "big")
+        return ValueError(f"image of a lock table: {what} {number}: {text}")
