@@ -82,8 +82,11 @@ def test_a_snapshot_that_fails_is_told_and_tried_again(
         with pytest.raises(RuntimeError, match="no memory"):
             snapshot()
         monkeypatch.setattr(cluster_driver, "make_snapshot", made)
-        assert snapshot()
+        file = snapshot()
+        assert file
         eventually(lambda: any(tmp_path.glob("snapshot-*")), "the snapshot is kept")
+        # Nothing came since: it is the same one.
+        assert snapshot() == file
 
 
 def test_a_disk_that_hangs_does_not_keep_a_stopping_server(

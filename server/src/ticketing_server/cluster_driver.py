@@ -351,7 +351,14 @@ class ClusterDriver:
     # Snapshots
 
     async def snapshot_now(self) -> bytes:
-        """Make a snapshot and return its file; RuntimeError where none is made."""
+        """Return the file of a snapshot of all that is applied; RuntimeError where none is made."""
+        raft = self.node.raft
+        if not raft.applied:
+            raise RuntimeError("nothing is applied yet")
+        if raft.snapshot is not None and raft.snapshot.index >= raft.applied:
+            file = await self._file_of(raft.snapshot)
+            if file is not None:
+                return file
         waiter: asyncio.Future[bytes] = self._loop.create_future()
         self._snapshot_waiters.append(waiter)
         self._begin_turn()
@@ -398,16 +405,18 @@ class ClusterDriver:
         self._snapshot_waiters.clear()
 
     def _send_snapshot(self, message: InstallSnapshot) -> None:
-        if self._own_file is not None and self._own_file[0] == message.snapshot:
-            if self.peers is not None:
-                self.peers.send_snapshot(message, self._own_file[1])
-        else:
-            self._run(self._read_and_send(message))
+        self._run(self._read_and_send(message))
+
+    async def _file_of(self, snapshot: Snapshot) -> bytes | None:
+        """Return the file of the newest snapshot; None if it has just been replaced."""
+        if self._own_file is not None and self._own_file[0] == snapshot:
+            return self._own_file[1]
+        with suppress(OSError):
+            return await asyncio.to_thread(self._store.read_snapshot, snapshot.index)
+        return None
 
     async def _read_and_send(self, message: InstallSnapshot) -> None:
-        file = None
-        with suppress(OSError):
-            file = await asyncio.to_thread(self._store.read_snapshot, message.snapshot.index)
+        file = await self._file_of(message.snapshot)
         if self.peers is None:
             return
         if file is not None:
