@@ -231,6 +231,42 @@ def test_a_founded_node_is_told_again_and_one_of_another_cluster_is_left() -> No
     run(test)
 
 
+def test_what_is_sent_as_soon_as_a_pair_is_up_arrives() -> None:
+    """One side is up a moment before the other, and may speak at once."""
+
+    async def test() -> None:
+        def greet(node: Node) -> None:
+            def up(hello: PeerHello) -> None:
+                node.told.append(("up", hello))
+                entry = Entry(1, 1, 0, 0, b"x")
+                node.peers.send(Append(node.node_id, hello.node_id, 1, 0, 0, (entry,), 0, 0))
+                node.peers.send(Heartbeat(node.node_id, hello.node_id, 1, 0, 1))
+
+            node.peer_up = up  # type: ignore[method-assign]
+
+        async with nodes(3, change=greet) as made:
+            await until(lambda: all(len(node.messages) == 4 for node in made))
+
+    run(test)
+
+
+def test_a_slot_is_not_taken_from_who_is_there() -> None:
+    async def test() -> None:
+        async with nodes() as (one, two):
+            await until(lambda: bool(one.up() and two.up()))
+            double = Node(0, 20, bind(), SECRET)
+            try:
+                await double.start(one.peers.settings.addresses, {})
+                await until(lambda: "is connected already" in str(two.events))
+                assert two.peers.up()[0].node_id == 10
+                await one.peers.stop()
+                await until(lambda: 0 in two.peers.up() and two.peers.up()[0].node_id == 20)
+            finally:
+                await double.peers.stop()
+
+    run(test)
+
+
 def test_strangers_on_the_port_are_closed_and_bother_nobody() -> None:
     async def test() -> None:
         async with nodes() as (one, two):
