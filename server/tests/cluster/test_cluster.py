@@ -262,3 +262,16 @@ def test_a_forced_release_goes_through_the_log() -> None:
     assert all(host.node.table.tickets == 0 for host in network.hosts)
     assert "force_released" in leader.events
     assert "force_released" not in follower.events
+
+
+def test_a_node_that_drains_does_not_take_the_lead() -> None:
+    network = founded()
+    old = network.leader()
+    leaving, other = old.followers()
+    leaving.node.drain(network.now)
+    leaving.turn()
+    late = leaving.open()
+    assert [fields["code"] for _, fields in late.take()] == [10]
+    network.crash(old)
+    network.run(5 * SECOND)
+    assert network.leader() is other

@@ -155,6 +155,11 @@ class ClusterNode(Serving):
                 return False
         return self.raft.transfer(now_ns, target) is not None
 
+    def drain(self, now_ns: int) -> None:
+        """See `Engine.drain`; connections end when what they asked for is applied."""
+        super().drain(now_ns)
+        self.raft.is_leaving = not self._is_alone
+
     def force_release(self, key: bytes, token: int) -> bool:
         """See `Engine.force_release`; False where this node doesn't lead."""
         wanted = token.to_bytes(8, "big") if 0 <= token < 1 << 64 else b""

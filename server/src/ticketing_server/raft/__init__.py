@@ -53,7 +53,7 @@ What the driver does
 - **Members**: an empty node that knocks is told to the leader by `join`, and `leave` when it's
   gone. A node that finds `is_removed` stops and keeps its files.
 - **Clients** are told `named_leader(now_ns)`, and nothing where it is None. On SIGTERM a leader
-  calls `transfer`.
+  calls `transfer`, and every node sets `is_leaving`. `disk_full` is told when it is, and when not.
 - An exception out of the core means that a promise is broken somewhere: the process ends and
   keeps its files.
 """

@@ -109,7 +109,7 @@ class Raft(Leading):
 
     @property
     def _may_campaign(self) -> bool:
-        return self.is_voter and self.role == FOLLOWER and not self.is_full
+        return self.is_voter and self.role == FOLLOWER and not self.is_full and not self.is_leaving
 
     def tick(self, now_ns: int) -> None:
         """Do what is due. Called at `wake_ns` at the latest."""
@@ -129,7 +129,7 @@ class Raft(Leading):
             # What leaders said meanwhile may lie unread; twice running would be no excuse.
             self._has_postponed = True
             self._set_retry()
-        elif self._sync_hangs() or self.is_full:
+        elif self._sync_hangs() or self.is_full or self.is_leaving:
             self._set_retry()
         else:
             self._has_postponed = False

@@ -70,6 +70,8 @@ class NodeState:
         """The newest snapshot here; lagging peers get it."""
         self.is_full = False
         """Whether the disk takes no more entries: this node votes, and does nothing else."""
+        self.is_leaving = False
+        """Whether the process is about to end: this node doesn't campaign any more."""
         self.history = History(base.index, base.configuration)
         for entry in restored.entries:
             self._configure(entry)
