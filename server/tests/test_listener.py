@@ -120,6 +120,47 @@ async def connect(serving: Serving, client: int = 1, **options: Any) -> Client:
     return connected
 
 
+def test_clients_are_read_only_while_the_engine_takes_more(
+    run: Callable[[Awaitable[None]], None],
+) -> None:
+    async def body() -> None:
+        reads = True
+        serving = Serving()
+        serving.server = Server(Settings(listen=LOCAL), after_turn=lambda: reads)
+        async with serving:
+            first = await connect(serving, 1)
+            second = await connect(serving, 2)
+            reads = False
+            assert await first.ask("ping", echo=1) == ("ping", {"echo": 1})
+            second.writer.write(encode(SPEC, "client", "ping", {"echo": 2}))
+            waiting = asyncio.ensure_future(second.frame())
+            third = Client(*await asyncio.open_connection("127.0.0.1", serving.port))
+            assert len(await asyncio.wait_for(third.reader.readexactly(26), PATIENCE_S)) == 26
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            assert serving.server.engine.counters().received_bytes < 300
+            reads = True
+            serving.server.begin_turn()
+            assert await waiting == ("ping", {"echo": 2})
+            assert await first.ask("ping", echo=3) == ("ping", {"echo": 3})
+
+    run(body())
+
+
+def test_a_halted_server_says_nothing_more(run: Callable[[Awaitable[None]], None]) -> None:
+    async def body() -> None:
+        async with Serving() as serving:
+            client = await connect(serving)
+            client.writer.write(encode(SPEC, "client", "ping", {"echo": 1}))
+            serving.server.halt()
+            with suppress(ConnectionResetError):
+                assert await client.rest() == b""
+            with pytest.raises(OSError, match=r"refused|Connect call failed"):
+                await asyncio.open_connection("127.0.0.1", serving.port)
+
+    run(body())
+
+
 def test_clock_is_monotonic_nanoseconds() -> None:
     before = clock_ns()
     assert clock_ns() >= before
