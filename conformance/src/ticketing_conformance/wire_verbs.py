@@ -11,6 +11,7 @@ from ticketing_spec.codec import (
     Malformed,
     client_nonce,
     decode,
+    decode_preamble,
     encode,
     fingerprint,
     mac,
@@ -105,7 +106,8 @@ class WireVerbs:
         covered = {key: value for key, value in welcome.items() if key != "proof"}
         if proof(the_spec(), secret, greeting, nonce, covered) != welcome["proof"]:
             raise StepFailed("the server's proof is wrong")
-        return dict(welcome)
+        greeted = decode_preamble(the_spec(), "greeting", greeting)
+        return {"mode": greeted["mode"], "slot": greeted["slot"], **welcome}
 
     def _shake_hands3(
         self, connection: ScriptedConnection, spec: Spec, secret: bytes, of: bytes
@@ -137,18 +139,22 @@ class WireVerbs:
         self._connection(arguments)
         name = arguments.word(2, "the name of a frame")
         within = arguments.integer("within_ms", 20_000) / 1000
+        skip = arguments.text("skip", "")
         wanted = frame_fields(arguments.rest())
-        fields = self._expect(arguments.words[1], name, self._context.seconds_left(within))
+        seconds = self._context.seconds_left(within)
+        fields = self._expect(arguments.words[1], name, seconds, skip)
         for field, value in wanted.items():
             if fields.get(field) != value:
                 raise StepFailed(f"{name} has {field}={fields.get(field)!r}, expected {value!r}")
         self._context.variables[arguments.words[1]] = fields
         return dict(fields)
 
-    def _expect(self, wire: str, name: str, seconds: float) -> Fields:
+    def _expect(self, wire: str, name: str, seconds: float, skip: str = "") -> Fields:
         try:
-            raw = self._connections[wire].up.next_frame(seconds, name)
-            got, fields = decode(self._specs[wire], "server", raw)
+            got = skip
+            while got == skip:
+                raw = self._connections[wire].up.next_frame(seconds, name)
+                got, fields = decode(self._specs[wire], "server", raw)
         except (StreamEnded, StreamSilent, Malformed) as error:
             raise StepFailed(f"expected {name}: {error}") from None
         if got != name:

@@ -130,3 +130,23 @@ def test_a_cancel_sent_on_the_next_connection_works(connect: Connect, key: bytes
     holder.expect("released", holder.release(key, token))
     assert holder.is_free(key)
     second.expect_quiet()
+
+
+@requirement("REQ-CANCEL-WAITER", "REQ-CANCEL-SILENT", "REQ-GRANT-SAMESTEP")
+def test_a_cancel_ends_all_waiters_of_its_id_before_it_hands_on(
+    connect: Connect, keys: list[bytes]
+) -> None:
+    """Two sets of one id share the key: the leaving of the first would make room for the second."""
+    holder, client, later = connect(), connect(), connect()
+    token = holder.hold(keys[1])
+    both = client.acquire(keys[0], keys[1], wait_ms=WAIT_FOREVER)
+    client.acquire(keys[0], keys[2], wait_ms=WAIT_FOREVER, request_id=both)
+    client.settle()
+    behind = later.acquire(keys[0], keys[2], wait_ms=WAIT_FOREVER)
+    later.settle()
+    client.expect("cancelled", client.cancel(keys[0], both))
+    granted = later.expect("granted", behind)
+    client.expect_quiet()
+    later.expect("released", later.release(keys[0], granted["token"]))
+    holder.expect("released", holder.release(keys[1], token))
+    assert all(holder.is_free(name) for name in keys[:3])
