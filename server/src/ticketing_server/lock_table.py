@@ -114,6 +114,18 @@ class LockTable(TableState):
                 self._grace_until = now_ns + limits.restart_grace_ms * MS
         self._limits = limits
 
+    @property
+    def limits(self) -> Limits:
+        """The limits and graces that hold now."""
+        return self._limits
+
+    def hold_grants_until(self, until_ns: int) -> None:
+        """Grant nothing until then, as after a start: leases that are in no table end first.
+
+        For a table that was restored from a backup, or from a node that lost its majority.
+        """
+        self._grace_until = until_ns
+
     def begin_term(self, term: Term, now_ns: int) -> None:
         """End every connection of the terms before, and let their clients come back for a while.
 

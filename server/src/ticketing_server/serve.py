@@ -262,8 +262,12 @@ class Service:
             return None
         # Only here is gRPC imported.
         from ticketing_server.admin.host import Host
+        from ticketing_server.admin.keeping import DriverKeeper
         from ticketing_server.admin.listening import AdminServer
 
+        keeper = None
+        if self.driver is not None:
+            keeper = DriverKeeper(self.driver, is_alone=self.settings.cluster is None)
         host = Host(
             engine=self.server.engine,
             begin_turn=self.server.begin_turn,
@@ -272,6 +276,7 @@ class Service:
             ask_stop=self.stop_asked.set,
             is_ready=lambda: not self.state.not_ready(),
             uptime_s=lambda: time.monotonic() - self._started_s,
+            keeper=keeper,
         )
         return AdminServer(self.settings, host)
 

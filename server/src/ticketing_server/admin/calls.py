@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
-
-# gRPC's own lines would stand between what the command says.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 

@@ -15,12 +15,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
+from ticketing_server.admin import offline
 from ticketing_server.admin.errors import BUG, DONE, INTERRUPTED, USAGE, AdminError
 from ticketing_server.admin.parsing import (
+    DURATION,
     KEY,
     LIMIT,
     PATH,
     SLOT,
+    SLOTS,
     TIMEOUT,
     TOKEN,
 )
@@ -104,6 +107,7 @@ def _parser() -> _Parser:
         return made
 
     _add_online(add)
+    _add_offline(add)
     return parser
 
 
@@ -146,6 +150,35 @@ def _add_online(add: _Add) -> None:
     snapshot.add_argument("file", type=PATH, metavar="FILE", help="a file that isn't there yet")
     _add_common(
         add("drain", _online("drain"), "send clients on and end the server, as SIGTERM does")
+    )
+
+
+def _add_offline(add: _Add) -> None:
+    restore = add("restore", offline.restore, "make a data directory of a backup, for a new start")
+    restore.add_argument("--snapshot", type=PATH, required=True, metavar="FILE", help="the backup")
+    recover = add("recover", offline.recover, "found a cluster anew when a majority is lost")
+    for command in (restore, recover):
+        command.add_argument(
+            "--data-dir", type=PATH, required=True, metavar="DIR", help="of a stopped node"
+        )
+        command.add_argument(
+            "--restart-grace",
+            type=DURATION,
+            metavar="DURATION",
+            help="how long nothing is granted after the first start; by default as long as the"
+            " longest lease that was allowed, so that every lease of before has ended",
+        )
+        command.add_argument(
+            "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON"
+        )
+    recover.add_argument(
+        "--yes", action="store_true", help="do it; else only what would be done is said"
+    )
+    restore.add_argument(
+        "--slot", type=SLOT, default=0, metavar="N", help="of the node (default 0)"
+    )
+    restore.add_argument(
+        "--slots", type=SLOTS, metavar="N", help="of its cluster: 1, 3 or 5 (default: as before)"
     )
 
 

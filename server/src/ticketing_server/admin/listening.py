@@ -14,9 +14,6 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-# gRPC's own lines would go into the server's log without its form.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor
