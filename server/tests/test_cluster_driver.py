@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from plain_client import PlainClient
 from ticketing_server import cluster_driver
+from ticketing_server import constants_gen as c
 from ticketing_server.cluster_driver import is_of_node
+from ticketing_server.raft.saves import Save
 from ticketing_server.serve import Service
 from ticketing_server.storage.snapshotting import SnapshotFailed
-from ticketing_server.testing import ServerThread
+from ticketing_server.testing import ServerThread, _free_ports
 
 WAIT_S = 30.0
 
@@ -87,6 +91,59 @@ def test_a_snapshot_that_fails_is_told_and_tried_again(
         eventually(lambda: any(tmp_path.glob("snapshot-*")), "the snapshot is kept")
         # Nothing came since: it is the same one.
         assert snapshot() == file
+
+
+def threads(folder: Path) -> list[ServerThread]:
+    """Three nodes in threads, so that what they stand on can be replaced."""
+    ports = _free_ports(6)
+    nodes = ",".join(
+        f"127.0.0.1:{p}/127.0.0.1:{c}" for p, c in zip(ports[:3], ports[3:], strict=True)
+    )
+    return [
+        ServerThread(
+            cluster=nodes, slot=str(slot), data_dir=str(folder / str(slot)),
+            listen=f"127.0.0.1:{ports[3 + slot]}",
+        )
+        for slot in range(3)
+    ]  # fmt: skip
+
+
+def leads(server: ServerThread) -> bool:
+    return server.call(lambda service: service.driver.node.cluster_status().role) == "leader"  # type: ignore
+
+
+def test_a_leader_whose_disk_hangs_gives_up_the_lead(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(node) for node in threads(tmp_path)]
+        eventually(lambda: any(map(leads, nodes)), "a node leads")
+        leader = next(node for node in nodes if leads(node))
+        goes_on = threading.Event()
+        stack.callback(goes_on.set)
+        store = leader.call(lambda service: service.driver._store)  # type: ignore
+        write = store.write
+
+        def hang(saves: Sequence[Save], install: bytes | None = None) -> None:
+            goes_on.wait(WAIT_S)
+            write(saves, install)
+
+        store.write = hang
+        with PlainClient(leader.address) as client:
+            client.acquire(b"key")
+            others = [node for node in nodes if node is not leader]
+            eventually(lambda: any(map(leads, others)), "another one leads")
+            # Two disks of three are a majority; then it says where to go.
+            assert [client.read_frame()[0] for _ in range(2)] == [c.REPLY_GRANTED, c.REPLY_LEADER]
+        heir = next(node for node in others if leads(node))
+        with PlainClient(heir.address) as client:
+            client.hold(b"other")
+        goes_on.set()
+        eventually(
+            lambda: (
+                leader.call(lambda s: s.driver.node.cluster_status().applied)  # type: ignore
+                == heir.call(lambda s: s.driver.node.cluster_status().applied)
+            ),  # type: ignore
+            "it follows again",
+        )
 
 
 def test_a_disk_that_hangs_does_not_keep_a_stopping_server(

@@ -22,6 +22,7 @@ from ticketing_server.cluster.messages import Found, PeerHello
 from ticketing_server.cluster.node import ClusterNode
 from ticketing_server.cluster.values import NodeEffects, NodeSettings
 from ticketing_server.engine import Histogram
+from ticketing_server.listener import clock_ns
 from ticketing_server.peers.frames import PeerMessage
 from ticketing_server.peers.transport import PeerKeys, Peers, PeerSettings
 from ticketing_server.raft.configuration import Configuration
@@ -43,17 +44,11 @@ TRANSFER_S = 1.5
 SNAPSHOT_S = 120.0
 CLOSE_S = 5.0
 """How long a stopping node waits for its disk."""
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _FSYNC_BOUNDS_NS = tuple(int(1e6 * ms) for ms in (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 1000))
 _SNAPSHOT_BOUNDS_NS = tuple(int(1e9 * s) for s in (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300))
 
 Log = Callable[[str, str, dict[str, Any], str], None]
 """Level, event, fields, text."""
-
-
-def clock_ns() -> int:
-    """Read the clock that counts suspended time."""
-    return time.clock_gettime_ns(_CLOCK)
 
 
 class _Waiting(NamedTuple):
