@@ -12,6 +12,7 @@ from ticketing_conformance.cluster.network import NoNetwork
 from ticketing_conformance.cluster.nodes import Cluster, Plan, View
 from ticketing_conformance.context import SECRET, Arguments, Context, StepFailed
 from ticketing_conformance.real_server import ServerBroken, total
+from ticketing_conformance.server_pool import ServerPool
 
 HAS_SECONDS = 20.0
 POLL_SECONDS = 0.02
@@ -29,8 +30,9 @@ _COUNTS = {
 class ClusterVerbs:
     """The clusters of one run."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, pool: ServerPool) -> None:
         self._context = context
+        self._pool = pool
         self.clusters: dict[str, Cluster] = {}
 
     def do(self, arguments: Arguments) -> dict[str, Any]:
@@ -115,6 +117,7 @@ class ClusterVerbs:
             listen_v3=listen_v3 == 1,
             network=network == 1,
             disks=disks,
+            program=tuple(self._pool.program or ()),
         )
         cluster = Cluster(plan)
         self._context.closers.append(cluster.close)

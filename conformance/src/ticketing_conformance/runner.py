@@ -100,7 +100,7 @@ class Run:
         if self._others:
             self._context.variables["members"] = len(self._others)
         self._proxies = ProxyVerbs(self._context)
-        self._clusters = clusters = ClusterVerbs(self._context)
+        self._clusters = clusters = ClusterVerbs(self._context, servers)
         self._families: dict[str, Any] = {
             "cluster": clusters,
             "load": LoadVerbs(self._context, clusters, self._members),

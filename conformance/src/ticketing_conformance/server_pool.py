@@ -17,7 +17,7 @@ class ServerPool:
     """
 
     def __init__(self, program: Sequence[str] | None = None) -> None:
-        self._program = program
+        self.program = program
         self._idle: dict[_Key, RealServer] = {}
         self._keys: dict[int, _Key] = {}
 
@@ -27,7 +27,7 @@ class ServerPool:
         server = self._idle.pop(key, None)
         if server is not None and server.alive:
             return server
-        server = RealServer(flags, environment, listen, self._program)
+        server = RealServer(flags, environment, listen, self.program)
         # What is on a disk belongs to the case that gave the folder.
         if listen.endswith(":0") and not any(flag.startswith("--data-dir") for flag in flags):
             self._keys[id(server)] = key

@@ -56,6 +56,8 @@ class Plan:
     """Each node in a network namespace of its own."""
     disks: Mapping[int, int] = field(default_factory=dict)
     """Sizes in MiB of disks that can be full, by slot."""
+    program: tuple[str, ...] = ()
+    """Another server than the installed one."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -139,7 +141,7 @@ class Cluster:
         environment = {"TICKETING_CLUSTER_SECRET": CLUSTER_SECRET, **self.plan.environment}
         inside = self.network.inside(slot) if self.network else []
         self._servers[slot] = RealServer(
-            flags, environment, self.clients[slot], None, self._http[slot], inside
+            flags, environment, self.clients[slot], self.plan.program, self._http[slot], inside
         )
 
     @property
