@@ -15,8 +15,8 @@ from ticketing_conformance.mutate import (
     load_mutants,
     module_file,
 )
+from ticketing_conformance.requirements import spec_requirements
 from ticketing_conformance.tests_of import all_tests
-from ticketing_spec import load_spec
 
 MUTANTS_MIN = 40
 ENTRY = """
@@ -158,7 +158,7 @@ def test_no_mutant_is_stale():
 def test_every_mutant_names_a_case_and_what_that_proves():
     mutants = [seeded.mutant for seeded in all_mutants() if seeded.side != SUITE_SIDE]
     tests = {(test.id, test.api): test for test in all_tests([load_languages()[LANGUAGE]])}
-    known = {requirement.id for requirement in load_spec().requirements}
+    known = {requirement.id for requirement in spec_requirements()}
     for one in mutants:
         test = tests.get((one.case, one.api))
         assert test is not None, f"{one.id}: there is no case {one.case}"
