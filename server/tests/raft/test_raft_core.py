@@ -22,6 +22,7 @@ from ticketing_server.raft.messages import (
     Entry,
     Heartbeat,
     HeartbeatReply,
+    InstallSnapshot,
     VoteReply,
     VoteRequest,
 )
@@ -30,6 +31,7 @@ from ticketing_server.raft.saves import Saves
 from ticketing_server.raft.state import FOLLOWER, LEADER, Restored
 from ticketing_server.raft.timing import MS, Timing, Windows
 
+SECOND = 1000 * MS
 CLUSTER = Configuration(b"sixteen bytes ..", ((0, 1), (1, 2), (2, 3)), 3)
 ALONE = Configuration(CLUSTER.cluster_id, ((0, 1),), 1)
 
@@ -363,3 +365,18 @@ def test_who_loses_the_connection_to_its_leader_campaigns_sooner() -> None:
         # Its next word puts that off again.
         node.step(Heartbeat(2, 1, 2, 0, 2), 1300 * MS)
         assert node.deadline_ns >= 1700 * MS
+
+
+def test_a_snapshot_that_is_not_answered_is_sent_again() -> None:
+    node = leading()
+    node.compact(2, 0)
+    node.peers[3] = Progress(1, 400 * MS)
+    sent = []
+    for now_ns in range(500 * MS, 90 * SECOND, 100 * MS):
+        node.tick(now_ns)
+        for peer in (2, 3):
+            node.step(HeartbeatReply(peer, 1, 2, node.rounds.last), now_ns)
+        node.step(AppendReply(3, 1, 2, False, 2, 0, 0, node.rounds.last), now_ns)
+        if any(isinstance(message, InstallSnapshot) for message in node.take(now_ns).now):
+            sent.append(now_ns)
+    assert sent == [500 * MS, 60_500 * MS]

@@ -165,7 +165,7 @@ class Leading(Following):
     def _send_snapshot(self, node: int, peer: Progress) -> None:
         if self.snapshot is None:
             raise AssertionError(f"entry {peer.next} is compacted, and there is no snapshot")
-        peer.awaits_snapshot(self.snapshot)
+        peer.awaits_snapshot(self.snapshot, self.now_ns)
         self._now.append(
             InstallSnapshot(self.node_id, node, self.term, self.snapshot, self.rounds.last)
         )
@@ -204,6 +204,12 @@ class Leading(Following):
 
     def _on_heartbeat_reply(self, message: HeartbeatReply) -> None:
         peer = self._heard_from(message)
+        if (
+            peer.state == SNAPSHOT
+            and self.now_ns - peer.snapshot_ns >= self.timing.snapshot_again_ns
+        ):
+            # It answers, and had no room for it, or a driver has forgotten to say that it is lost.
+            peer.lost()
         if peer.state == SNAPSHOT and peer.snapshot is not None:
             # Its word that it has the snapshot may be lost: asked this way it says so again.
             self._send_append(message.sender, peer.snapshot.index, peer.snapshot.term, ())

@@ -39,7 +39,9 @@ class Progress:
         self.paused_round = 0
         """… sent after this round."""
         self.snapshot: Snapshot | None = None
-        """The one that was sent last."""
+        """The one that was sent last, …"""
+        self.snapshot_ns = 0
+        """… and when."""
         self._inflight: deque[tuple[int, int]] = deque()
         self._inflight_bytes = 0
 
@@ -102,9 +104,10 @@ class Progress:
         """Probe again: what was on its way may never arrive."""
         self._turn(PROBE, self.match + 1)
 
-    def awaits_snapshot(self, snapshot: Snapshot) -> None:
+    def awaits_snapshot(self, snapshot: Snapshot, now_ns: int) -> None:
         """Send no entries until the peer has this snapshot, or as much."""
         self.snapshot = snapshot
+        self.snapshot_ns = now_ns
         self._turn(SNAPSHOT, self.next)
 
     def _turn(self, state: str, next_index: int) -> None:

@@ -34,6 +34,8 @@ class Timing:
     """A gap between two calls that counts as a stall."""
     transfer_ns: int = 400 * MS
     """How long a transfer may wait for the target, and then how long its election may take."""
+    snapshot_again_ns: int = 60_000 * MS
+    """A snapshot that isn't answered for so long, by a peer that is heard, is sent again."""
     replace_ns: int = 10_000 * MS
     """How long a member is unheard before a learner takes its slot."""
 
