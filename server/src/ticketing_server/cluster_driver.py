@@ -89,6 +89,7 @@ class ClusterDriver:
         self._arrived: tuple[Snapshot, bytes] | None = None
         self._own_file: tuple[Snapshot, bytes] | None = None
         self._made: bytes = b""
+        self._refused_files: set[int] = set()
         self._met = self._identity.cluster_id
         self._told_identity = self.identity()
         self._led: tuple[int, str, int | None] = (0, "", None)
@@ -282,6 +283,10 @@ class ClusterDriver:
         self._log("error" if is_full else "info", "disk_full", {"full": is_full}, text)
         self._begin_turn()
         self.node.disk_full(is_full, clock_ns())
+        if not is_full:
+            for sender in self._refused_files:
+                self._send_again(sender, "there was no room for the snapshot that it sent")
+            self._refused_files.clear()
 
     def _on_failed(self, error: Exception) -> None:
         self._has_failed = True
@@ -325,12 +330,22 @@ class ClusterDriver:
 
     def snapshot(self, message: InstallSnapshot, file: bytes) -> None:
         """See `PeerHost.snapshot`."""
-        if self.node.raft.is_full:
-            # There is no room for the file; the leader sends it again.
+        raft = self.node.raft
+        if raft.is_full:
+            # There is no room for the file.
+            self._refused_files.add(message.sender)
             return
         self._begin_turn()
-        self._arrived = (message.snapshot, file)
-        self.node.step_snapshot(message, file, clock_ns())
+        commit = raft.commit
+        if not self.node.step_snapshot(message, file, clock_ns()):
+            self._send_again(message.sender, "the snapshot that it sent can't be used")
+        elif raft.commit != commit:
+            self._arrived = (message.snapshot, file)
+
+    def _send_again(self, sender: int, reason: str) -> None:
+        """Have a leader send a snapshot again: it does to who connects anew."""
+        if self.peers is not None:
+            self.peers.disconnect(sender, reason)
 
     def peer_event(self, name: str, fields: dict[str, object], text: str) -> None:
         """See `PeerHost.peer_event`."""
