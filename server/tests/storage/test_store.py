@@ -111,11 +111,13 @@ def test_own_snapshot_that_an_installed_one_overtook_does_not_count(tmp_path: Pa
     store.write([Save(1, HardState(1, 7), None, (FOUNDING, *map(batch, range(2, 20))))])
     staged = store.stage_snapshot(Snapshot(10, 1, 100, CLUSTER), b"own")
     installed = Snapshot(500, 3, 5000, CLUSTER)
-    store.write([Save(2, HardState(3, None), installed, ())], install=b"sent by the leader")
+    file = bytes(range(250)) * 40_000
+    store.write([Save(2, HardState(3, None), installed, ())], install=file)
     store.mark_snapshot(staged)
     assert len([name for name in directory.list() if name.startswith("snapshot-")]) == 1
     directory, opened = reopen(tmp_path, directory)
     assert opened.restored == Restored(HardState(3, None), installed, ())
+    assert opened.snapshot_file == file
     directory.close()
 
 

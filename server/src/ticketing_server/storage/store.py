@@ -1,6 +1,6 @@
 """A node's disk: writes saves so that they survive, and finds them again.
 
-Calls come one at a time, from one thread; only `read_snapshot` and `stage_snapshot` may run beside
+Calls come one at a time; only `read_snapshot`, `stage_snapshot` and `wal_bytes` may run beside
 another. After an exception out of `write` or `mark_snapshot` nothing more may be written: what is
 on disk is known again only at the next start.
 """
@@ -126,10 +126,14 @@ class Store:
 
     @property
     def wal_bytes(self) -> int:
-        """Bytes that the segments take on disk."""
-        return sum(
-            self.directory.size(name) for name in self.directory.list() if name.startswith(PREFIX)
-        )
+        """Bytes that the segments take on disk; may be asked from any thread."""
+        size = 0
+        for name in self.directory.list():
+            if name.startswith(PREFIX):
+                # It may be dropped meanwhile.
+                with suppress(FileNotFoundError):
+                    size += self.directory.size(name)
+        return size
 
     def write(self, saves: Sequence[Save], install: bytes | None = None) -> None:
         """Write saves in their order as one group, and sync it.
@@ -332,11 +336,11 @@ class Store:
         self.directory.create(SPARE, size)
         self.directory.sync(SPARE)
         self._spare_bytes = size
+        self.is_full = False
 
     def _prepare(self) -> None:
         try:
             self._make_spare(self._next_bytes())
-            self.is_full = False
         except OSError:
             self.is_full = True
             self._discard(SPARE)

@@ -77,8 +77,8 @@ class Writer:
         def stage() -> None:
             try:
                 mark = self._store.stage_snapshot(snapshot, file)
-            except OSError as error:
-                if not is_full(error):
+            except Exception as error:
+                if not isinstance(error, OSError) or not is_full(error):
                     self._tell(self._events.failed, error)
                 elif done is not None:
                     self._tell(done, False)
