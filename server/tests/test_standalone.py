@@ -19,6 +19,7 @@ from engine_driver import (
     only,
 )
 from ticketing_server import constants_gen as c
+from ticketing_server.engine import KeyInfo, TicketInfo, WaiterInfo
 from ticketing_server.limits import Limits
 from ticketing_server.standalone import first_token
 from ticketing_spec.codec import encode
@@ -612,3 +613,34 @@ def test_pages_of_state_join_without_gap() -> None:
         assert len(values) == {"tickets": 11, "waiters": 10, "keys": 12}[what]
     infos = driver.engine.inspect("tickets", None, 100)
     assert [info.token for info in infos] == tokens  # type: ignore[union-attr]
+
+
+def test_pages_of_one_key_have_what_concerns_it() -> None:
+    driver = Driver()
+    one, two = driver.connect(client=1), driver.connect(client=2)
+    token = driver.hold(one, [b"a", b"b"])
+    driver.hold(one, b"other")
+    driver.acquire(two, b"b")
+    driver.acquire(two, [b"b", b"other"])
+    inspect = driver.engine.inspect
+    for key in (b"a", b"b"):
+        (ticket,) = inspect("tickets", None, 5, key)
+        assert isinstance(ticket, TicketInfo)
+        assert (ticket.token, ticket.keys) == (token, (b"a", b"b"))
+    assert inspect("tickets", token, 5, b"a") == []
+    assert [info.keys for info in inspect("waiters", None, 5, b"b")] == [  # type: ignore[union-attr]
+        (b"b",),
+        (b"b", b"other"),
+    ]
+    (first, second) = inspect("waiters", None, 5, b"b")
+    assert isinstance(first, WaiterInfo)
+    assert inspect("waiters", first.joined, 5, b"b") == [second]
+    assert inspect("waiters", None, 1, b"b") == [first]
+    (key_info,) = inspect("keys", None, 5, b"b")
+    assert isinstance(key_info, KeyInfo)
+    assert (key_info.token, key_info.attached) == (token, 2)
+    assert inspect("keys", b"b", 5, b"b") == []
+    for what in ("tickets", "waiters", "keys"):
+        assert inspect(what, None, 5, b"nobody's") == []
+        assert inspect(what, None, 0, b"b") == []
+    assert len(inspect("connections", None, 5, b"b")) == 2
