@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from engine_driver import Named
 from node_network import MS, SECOND, Host, Network, founded, granted, numbers
+from ticketing_server.cluster import snapshot_file
 from ticketing_server.cluster.entries import TABLE_VERSIONS
 from ticketing_server.cluster.messages import Found, PeerHello
 from ticketing_server.cluster.node import ClusterNode
@@ -14,6 +15,7 @@ from ticketing_server.cluster.values import NodeSettings
 from ticketing_server.limits import Limits
 from ticketing_server.raft.configuration import Configuration
 from ticketing_server.raft.core import founding_entry
+from ticketing_server.raft.messages import HardState, Snapshot
 from ticketing_server.raft.state import Restored
 from ticketing_server.session import Session
 
@@ -237,3 +239,46 @@ def test_limits_of_the_term_are_those_of_its_leader() -> None:
     granted(peered.take())
     network.run(200 * MS)
     network.agree()
+
+
+def test_empty_nodes_join_one_that_was_restored() -> None:
+    """A restored node is all of its cluster, until the empty slots are taken."""
+    source = Network(1)
+    source.connect()
+    source.run(6 * SECOND)
+    token = serve_alone(source)
+    replica = source.hosts[0].node.replica
+    network = Network(3)
+    restored = network.hosts[1]
+    members = ((restored.slot, restored.node_id),)
+    meta = Snapshot(
+        replica.index, replica.term, replica.stamp, Configuration(OTHER, members, network.size)
+    )
+    restored.disk.snapshot = meta
+    restored.disk.file = snapshot_file.encode(meta, replica.dump())
+    restored.disk.hard_state = HardState(replica.term, None)
+    restored.begin()
+    restored.turn()
+    network.run(SECOND)
+    assert network.leader() is restored
+    _, welcome = restored.welcome(client=1)
+    assert welcome["role"] == 1
+    network.heal()
+    network.run(SECOND)
+    network.connect()
+    network.run(SECOND)
+    network.agree()
+    assert all(host.node.raft.is_voter for host in network.hosts)
+    (ticket,) = network.hosts[0].node.inspect("tickets", None, 5)
+    assert ticket.token == token
+    network.crash(restored)
+    network.run(2 * SECOND)
+    assert network.leader() is not restored
+
+
+def serve_alone(network: Network) -> int:
+    (host,) = network.hosts
+    peered, _ = host.welcome(client=1)
+    host.request(peered, "acquire", request_id=1, wait_ms=0, lease_ms=600_000, key=b"k")
+    network.settle()
+    return granted(peered.take())
