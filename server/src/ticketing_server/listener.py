@@ -237,7 +237,8 @@ class Server:
                 await asyncio.wait_for(self._empty.wait(), _DRAIN_S)
 
     async def stop(self) -> None:
-        """Close everything at once."""
+        """Close everything at once; no turn comes after."""
+        self._is_halted = True
         self._stop_listening()
         for task in list(self._accepting):
             task.cancel()
