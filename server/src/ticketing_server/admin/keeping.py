@@ -6,7 +6,8 @@ from typing import Literal
 
 from ticketing_server.admin.host import CantDo, ClusterInfo, MemberInfo, Standing
 from ticketing_server.cluster.values import ClusterStatus, MemberStatus
-from ticketing_server.cluster_driver import ClusterDriver, clock_ns
+from ticketing_server.cluster_driver import ClusterDriver
+from ticketing_server.listener import clock_ns
 from ticketing_server.raft.state import FOLLOWER, LEADER
 
 _Role = Literal["alone", "leader", "follower", "candidate", "learner"]
