@@ -197,6 +197,8 @@ class Serving(ConnectionEngine):
             connection.told = self._standing.slot
             if connection.peer.protocol == _VERSION_3:
                 connection.link = Link(0, link.number, link.client, leaves=link.leaves)
+                # First what is answered already: of that nothing is undecided.
+                self._say(connection, b"")
                 self._say(connection, connection.face.undecided())
                 if not connection.closing:
                     self._say(connection, frame)
