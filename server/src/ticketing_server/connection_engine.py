@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Literal
 
 from ticketing_server import constants_gen as c
 from ticketing_server import inspection
@@ -23,6 +24,7 @@ from ticketing_server.engine import (
     Inspected,
     NamedSecret,
     Output,
+    Page,
     Peer,
     TicketInfo,
     WaiterInfo,
@@ -320,6 +322,14 @@ class ConnectionEngine(ABC):
     ) -> list[Info]:
         """See `Engine.inspect`."""
         return inspection.inspect(self, what, after, limit, key)
+
+    def walk(
+        self, what: Literal["tickets", "waiters"], after: int, limit: int, key: bytes | None = None
+    ) -> Iterator[Page | None]:
+        """See `Engine.walk`."""
+        if what == "waiters":
+            return inspection.walk_waiters(self, after, limit, key)
+        return inspection.walk_tickets(self, after, limit, key)
 
     def overview(self, limit: int) -> tuple[list[TicketInfo], list[WaiterInfo]]:
         """Return what is looked at most; see `Engine.overview`."""

@@ -16,7 +16,7 @@ the order in which it was fed. The `now_ns` of the other calls is when the turn'
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -136,6 +136,14 @@ class ConnectionInfo(NamedTuple):
 Info = TicketInfo | WaiterInfo | KeyInfo | ConnectionInfo
 
 
+class Page(NamedTuple):
+    """What `walk` comes to."""
+
+    infos: list[Info]
+    after: int | None
+    """Where the next page begins; None behind the last one."""
+
+
 @dataclass(slots=True)
 class Histogram:
     """Counts of sampled durations by upper bound; the last count is of what is above all."""
@@ -238,6 +246,15 @@ class Engine(Protocol):
         `after` is the paging value of the last item of the page before, None for the first page.
         With a `key` only tickets, waiters and keys that concern it: a ticket or a key is then
         found without a look at the others.
+        """
+
+    def walk(
+        self, what: Literal["tickets", "waiters"], after: int, limit: int, key: bytes | None = None
+    ) -> Iterator[Page | None]:
+        """Make a page as `inspect` does, but so little at a time that clients don't notice.
+
+        Yields None until it is made, then the page once. Turns may pass between the steps: what has
+        ended meanwhile isn't in the page, and it may then be shorter than `limit`.
         """
 
     def overview(self, limit: int) -> tuple[list[TicketInfo], list[WaiterInfo]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import nsmallest
+from heapq import merge, nsmallest
 from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +15,7 @@ from ticketing_server.engine import (
     Info,
     Inspected,
     KeyInfo,
+    Page,
     TicketInfo,
     WaiterInfo,
 )
@@ -24,6 +25,11 @@ from ticketing_server.table_state import Ticket, keys_of
 
 if TYPE_CHECKING:
     from ticketing_server.connection_engine import ConnectionEngine
+
+LOOKS_PER_STEP = 4_096
+"""How many keys or waiters `walk` looks at before others get their turn: some milliseconds."""
+INFOS_PER_STEP = 512
+_TOKEN = itemgetter(0)
 
 
 def inspect(
@@ -71,6 +77,75 @@ def _of_key(
         return []
     waiters = (w for w in table.line if w.joined > number and key in w.keys)
     return [_waiter(engine, waiter) for waiter in islice(waiters, limit)]
+
+
+def walk_tickets(
+    engine: ConnectionEngine, after: int, limit: int, key: bytes | None
+) -> Iterator[Page | None]:
+    """Make a page of tickets in steps; see `Engine.walk`."""
+    table = engine.table
+    after_token = after.to_bytes(8, "big")
+    keys = list(table.slots) if key is None else [key]
+    runs: list[list[Ticket]] = []
+    for begin in range(0, len(keys), LOOKS_PER_STEP):
+        if begin:
+            yield None
+        run = []
+        for found in keys[begin : begin + LOOKS_PER_STEP]:
+            ticket = table.ticket_of(found)
+            if ticket is None or ticket[0] <= after_token:
+                continue
+            # A set is found at its first key, unless one of them was asked for.
+            if key is not None or keys_of(ticket)[0] == found:
+                run.append(ticket)
+        run.sort(key=_TOKEN)
+        runs.append(run[: limit + 1])
+    first = list(islice(merge(*runs, key=_TOKEN), limit + 1))
+    infos: list[Info] = []
+    for place, ticket in enumerate(first[:limit], start=1):
+        now = table.ticket_of(keys_of(ticket)[0])
+        if now is not None and now[0] == ticket[0]:
+            infos.append(_ticket(engine, now))
+        if place % INFOS_PER_STEP == 0:
+            yield None
+    is_last = len(first) <= limit
+    yield Page(infos, None if is_last else int.from_bytes(first[limit - 1][0], "big"))
+
+
+def walk_waiters(
+    engine: ConnectionEngine, after: int, limit: int, key: bytes | None
+) -> Iterator[Page | None]:
+    """Make a page of waiters in steps; see `Engine.walk`."""
+    line = engine.table.line
+    passed = [line.end]
+    found: list[Waiter] = []
+    waiter, looks = line.end.after, 0
+    while waiter is not line.end and len(found) <= limit:
+        if waiter.joined > after:
+            after = waiter.joined
+            if key is None or key in waiter.keys:
+                found.append(waiter)
+        looks += 1
+        if looks % LOOKS_PER_STEP == 0:
+            passed.append(waiter)
+            yield None
+            # It goes on behind the last one of these that is still there.
+            while not _is_in(passed[-1]):
+                passed.pop()
+            waiter = passed[-1]
+        waiter = waiter.after
+    infos: list[Info] = []
+    for place, waiter in enumerate(found[:limit], start=1):
+        if _is_in(waiter):
+            infos.append(_waiter(engine, waiter))
+        if place % INFOS_PER_STEP == 0:
+            yield None
+    yield Page(infos, None if len(found) <= limit else found[limit - 1].joined)
+
+
+def _is_in(waiter: Waiter) -> bool:
+    """Whether a waiter is still in the line: one that left it has no neighbours."""
+    return hasattr(waiter, "after")
 
 
 def overview(engine: ConnectionEngine, limit: int) -> tuple[list[TicketInfo], list[WaiterInfo]]:

@@ -270,6 +270,7 @@ class Service:
             keeper = DriverKeeper(self.driver, is_alone=self.settings.cluster is None)
         host = Host(
             engine=self.server.engine,
+            counters=Costly(self.server.engine.counters),
             begin_turn=self.server.begin_turn,
             state=self.state,
             log=self.log,

@@ -307,7 +307,7 @@ def test_without_grpc_the_command_says_what_to_install() -> None:
     )
     assert (done.returncode, done.stderr) == (
         USAGE,
-        "ticketing-admin: the package of grpc is not installed; try: pip install"
+        "ticketing-admin: the packages of gRPC are not installed; try: pip install"
         " 'ticketing-server[admin]'\n",
     )
 

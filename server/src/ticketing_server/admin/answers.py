@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeVar
 
 from ticketing_server.admin import admin_pb2 as pb
 from ticketing_server.admin.host import Host, MemberInfo, Standing
-from ticketing_server.engine import TicketInfo, WaiterInfo
+from ticketing_server.engine import Page, TicketInfo, WaiterInfo
 
 PAGE_BYTES_MAX = 1 << 20
 """A page ends at the item that goes over it; gRPC takes messages of up to four times as much."""
@@ -48,7 +48,7 @@ def applied_state(standing: Standing) -> pb.AppliedState:
 
 def status(host: Host) -> pb.StatusResponse:
     """Say what the node is, how much it holds, and who its cluster is."""
-    counters, state = host.engine.counters(), host.state
+    counters, state = host.counters(), host.state
     response = pb.StatusResponse(
         state=applied_state(host.standing()),
         version=state.version,
@@ -76,18 +76,18 @@ def status(host: Host) -> pb.StatusResponse:
     return response
 
 
-def tickets(standing: Standing, found: Sequence[TicketInfo], limit: int) -> pb.ListTicketsResponse:
-    """Make a page of tickets; `found` has one more than `limit` where there are more."""
-    page = _page(map(ticket, found), limit)
-    after = page[-1].token if len(page) < len(found) else None
-    return pb.ListTicketsResponse(state=applied_state(standing), tickets=page, next_after=after)
+def tickets(standing: Standing, page: Page) -> pb.ListTicketsResponse:
+    """Show a page of tickets."""
+    found = _fitting(ticket(info) for info in page.infos if isinstance(info, TicketInfo))
+    after = page.after if len(found) == len(page.infos) else found[-1].token
+    return pb.ListTicketsResponse(state=applied_state(standing), tickets=found, next_after=after)
 
 
-def waiters(standing: Standing, found: Sequence[WaiterInfo], limit: int) -> pb.ListWaitersResponse:
-    """Make a page of waiters; `found` has one more than `limit` where there are more."""
-    page = _page(map(_waiter, found), limit)
-    after = page[-1].joined if len(page) < len(found) else None
-    return pb.ListWaitersResponse(state=applied_state(standing), waiters=page, next_after=after)
+def waiters(standing: Standing, page: Page) -> pb.ListWaitersResponse:
+    """Show a page of waiters."""
+    found = _fitting(_waiter(info) for info in page.infos if isinstance(info, WaiterInfo))
+    after = page.after if len(found) == len(page.infos) else found[-1].joined
+    return pb.ListWaitersResponse(state=applied_state(standing), waiters=found, next_after=after)
 
 
 def ticket(info: TicketInfo) -> pb.Ticket:
@@ -129,15 +129,16 @@ def _member(info: MemberInfo) -> pb.Member:
     )
 
 
-def _page(items: Iterable[_Item], limit: int) -> list[_Item]:
-    page: list[_Item] = []
+def _fitting(items: Iterable[_Item]) -> list[_Item]:
+    """As many items as a message takes, at least one where there are any."""
+    fitting: list[_Item] = []
     size = 0
     for item in items:
-        if len(page) == limit or size > PAGE_BYTES_MAX:
-            break
-        page.append(item)
+        fitting.append(item)
         size += item.ByteSize()
-    return page
+        if size > PAGE_BYTES_MAX:
+            break
+    return fitting
 
 
 def _text(value: str) -> str:

@@ -60,9 +60,9 @@ def _online(name: str) -> _Run:
     def run(options: argparse.Namespace) -> str:
         try:
             from ticketing_server.admin import online
-        except ImportError as error:
+        except ImportError:
             raise AdminError(
-                f"the package of {error.name} is not installed; try: pip install"
+                "the packages of gRPC are not installed; try: pip install"
                 " 'ticketing-server[admin]'",
                 USAGE,
             ) from None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from ticketing_server.engine import Engine
+from ticketing_server.engine import Counters, Engine
 from ticketing_server.log import EventLog
 from ticketing_server.metrics import ShellState
 
@@ -73,6 +73,8 @@ class Host:
     """The process, as administration sees it. All calls are made on its event loop."""
 
     engine: Engine
+    counters: Callable[[], Counters]
+    """The engine's, maybe of a moment ago where they cost much."""
     begin_turn: Callable[[], int]
     """Returns the time in nanoseconds, and ends the turn when the loop comes round."""
     state: ShellState

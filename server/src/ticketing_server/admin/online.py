@@ -17,7 +17,7 @@ from ticketing_server.admin.errors import DISK, NO_ANSWER, AdminError
 from ticketing_server.admin.target import target
 from ticketing_server.log import escape
 
-PAGE_MAX = 1_000
+PAGE_MAX = 5_000
 _SNAPSHOT_TIMEOUT_S = 600.0
 _Item = TypeVar("_Item")
 _Page = tuple[pb.AppliedState, list[_Item], int | None]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import AsyncIterator
+from typing import Literal
 
 from ticketing_server.admin import admin_pb2 as pb
 from ticketing_server.admin import answers
 from ticketing_server.admin.host import CantDo, Host, Standing
 from ticketing_server.constants_gen import KEY_BYTES_MAX
-from ticketing_server.engine import TicketInfo, WaiterInfo
+from ticketing_server.engine import Page, TicketInfo
 from ticketing_server.log import Value, escape
 
-LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
+LIMIT_DEFAULT, LIMIT_MAX = 100, 5_000
 CHUNK_BYTES = 256 * 1024
 COMMIT_TIMEOUT_S = 5.0
 _COMMIT_POLL_S = 0.005
@@ -34,6 +35,7 @@ class AdminService:
     def __init__(self, host: Host) -> None:
         """Answer for `host`."""
         self._host = host
+        self._listing = asyncio.Lock()
 
     async def status(self, request: pb.StatusRequest, caller: str) -> pb.StatusResponse:
         """What the node is, how much it holds, and who its cluster is."""
@@ -44,22 +46,15 @@ class AdminService:
         self, request: pb.ListTicketsRequest, caller: str
     ) -> pb.ListTicketsResponse:
         """A page of tickets in grant order."""
-        limit = _limit(request.limit)
-        await self._turn()
-        found = self._tickets(_filter(request.key), request.after, limit + 1)
-        return answers.tickets(self._host.standing(), found, limit)
+        page = await self._page("tickets", request)
+        return answers.tickets(self._host.standing(), page)
 
     async def list_waiters(
         self, request: pb.ListWaitersRequest, caller: str
     ) -> pb.ListWaitersResponse:
         """A page of waiters in grant order."""
-        limit = _limit(request.limit)
-        await self._turn()
-        infos = self._host.engine.inspect(
-            "waiters", request.after, limit + 1, key=_filter(request.key)
-        )
-        found = [info for info in infos if isinstance(info, WaiterInfo)]
-        return answers.waiters(self._host.standing(), found, limit)
+        page = await self._page("waiters", request)
+        return answers.waiters(self._host.standing(), page)
 
     async def force_release(
         self, request: pb.ForceReleaseRequest, caller: str
@@ -138,28 +133,47 @@ class AdminService:
         self._host.begin_turn()
         await asyncio.sleep(0)
 
+    async def _page(
+        self,
+        what: Literal["tickets", "waiters"],
+        request: pb.ListTicketsRequest | pb.ListWaitersRequest,
+    ) -> Page:
+        """Make a page in steps that take half of the time, one page at a time."""
+        limit, key = _limit(request.limit), _filter(request.key)
+        loop = asyncio.get_running_loop()
+        async with self._listing:
+            await self._turn()
+            begun_s = loop.time()
+            for page in self._host.engine.walk(what, request.after, limit, key):
+                if page is not None:
+                    return page
+                await asyncio.sleep(loop.time() - begun_s)
+                begun_s = loop.time()
+        raise AssertionError("the engine made no page")
+
     def _state(self) -> pb.AppliedState:
         return answers.applied_state(self._host.standing())
 
-    def _tickets(self, key: bytes | None, after: int, limit: int) -> list[TicketInfo]:
-        infos = self._host.engine.inspect("tickets", after, limit, key=key)
-        return [info for info in infos if isinstance(info, TicketInfo)]
+    def _holder(self, key: bytes) -> TicketInfo | None:
+        infos = self._host.engine.inspect("tickets", None, 1, key=key)
+        return next((info for info in infos if isinstance(info, TicketInfo)), None)
 
     def _is_held(self, key: bytes, token: int) -> bool:
-        return any(info.token == token for info in self._tickets(key, 0, 1))
+        holder = self._holder(key)
+        return holder is not None and holder.token == token
 
     def _ticket(self, key: bytes, token: int) -> TicketInfo:
         """The ticket that has key and token; a Refusal that says what there is instead."""
-        found = self._tickets(key, 0, 1)
-        if not found:
+        holder = self._holder(key)
+        if holder is None:
             raise Refusal("NOT_FOUND", f"nobody holds the key {escape(key)}; {_look(key)}")
-        if found[0].token != token:
+        if holder.token != token:
             raise Refusal(
                 "NOT_FOUND",
-                f"the key {escape(key)} is held with token {found[0].token}, not with {token}, and"
+                f"the key {escape(key)} is held with token {holder.token}, not with {token}, and"
                 f" nothing was ended; {_look(key)}",
             )
-        return found[0]
+        return holder
 
     def _expect_leader(self, what: str) -> None:
         standing = self._host.standing()
