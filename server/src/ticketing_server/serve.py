@@ -29,7 +29,7 @@ from ticketing_server.status import StatusPage
 from ticketing_server.tls import TlsError, TlsReloader
 
 if TYPE_CHECKING:
-    from ticketing_server.admin.listening import AdminServer
+    from ticketing_server.admin.listening import AdminServer, AdminTls
 
 LAG_INTERVAL_S = 0.5
 LAG_SAMPLES = 20
@@ -70,7 +70,6 @@ class Service:
         """Set by whoever wants the process to drain and end."""
         cluster = settings.cluster
         self._keyring = Keyring(cluster) if cluster is not None else None
-        self._note_expiry()
         self._only_check = only_check
         self.driver = self._make_driver()
         self.state.mode = settings.mode
@@ -86,6 +85,7 @@ class Service:
         self.peer_addresses: tuple[Address, ...] = ()
         self._started_s = time.monotonic()
         self.admin = self._make_admin()
+        self._note_expiry()
         self._http = HttpServer(self._site())
         self._http_listeners: list[asyncio.Server] = []
         self._peer_sockets: list[socket.socket] = []
@@ -129,6 +129,8 @@ class Service:
             self._run(self._watch_tls_files(self.tls))
         if self._keyring is not None:
             self._run(self._watch_peer_files(self._keyring))
+        if self.admin is not None and self.admin.tls is not None:
+            self._run(self._watch_admin_files(self.admin, self.admin.tls))
 
     async def drain(self) -> None:
         """Send clients away and wait until they are gone; the listener bounds how long."""
@@ -199,6 +201,7 @@ class Service:
         self.state.certificate_expiry_unix_s = {
             **(self.tls.expires_unix_s if self.tls is not None else {}),
             **(self._keyring.expires_unix_s if self._keyring is not None else {}),
+            **(self.admin.expires_unix_s if self.admin is not None else {}),
         }
 
     # The node
@@ -289,7 +292,14 @@ class Service:
             reason = getattr(error, "strerror", None) or str(error)
             self.log.always("error", "reload_failed", {"what": "admin"}, text=reason)
         else:
+            self._note_expiry()
             self.log.always("info", "reloaded", {"what": "admin"})
+
+    async def _watch_admin_files(self, admin: AdminServer, tls: AdminTls) -> None:
+        while True:
+            await asyncio.sleep(TLS_CHECK_INTERVAL_S)
+            if await asyncio.to_thread(tls.changed):
+                self._reload_admin(admin)
 
     def _site(self) -> Site:
         engine = self.server.engine

@@ -125,8 +125,9 @@ def test_a_client_certificate_is_asked_for(certificates: Certificates, tmp_path:
     run(body, **tls(certificates, clients=True))
 
 
+@pytest.mark.parametrize("by_signal", [True, False])
 def test_a_reload_takes_new_secrets_and_certificates(
-    certificates: Certificates, tmp_path: Path
+    certificates: Certificates, tmp_path: Path, by_signal: bool
 ) -> None:
     secrets = tmp_path / "secrets"
     secrets.write_text(SECRET)
@@ -137,14 +138,21 @@ def test_a_reload_takes_new_secrets_and_certificates(
     async def body(server: Serving) -> None:
         async with calling(server.target(), SECRET, credentials(first)) as caller:
             await caller.call("Status")
+        expires = server.service.state.certificate_expiry_unix_s
+        assert set(expires) == {"admin"}
         secrets.write_text("another-secret-of-it")
         for old, new in (
             (first.server_cert, certificates.server_cert),
             (first.server_key, certificates.server_key),
         ):
             os.replace(copy(new, tmp_path), old)
-        server.service.reload()
         new_credentials = credentials(certificates)
+        if by_signal:
+            server.service.reload()
+        else:
+            async with asyncio.timeout(PATIENCE_S):
+                while "reloaded what=admin" not in "".join(server.lines):
+                    await asyncio.sleep(0.05)
         async with calling(server.target(), "another-secret-of-it", new_credentials) as caller:
             await caller.call("Status")
         async with calling(server.target(), SECRET, new_credentials) as caller:

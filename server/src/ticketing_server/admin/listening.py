@@ -54,7 +54,7 @@ class AdminServer:
     def __init__(self, settings: Settings, host: Host) -> None:
         """Load what TLS needs (TlsError where that fails); nothing is bound yet."""
         self.addresses: tuple[Address, ...] = ()
-        self.tls = _Tls(settings.admin_tls) if settings.admin_tls is not None else None
+        self.tls = AdminTls(settings.admin_tls) if settings.admin_tls is not None else None
         self._settings = settings
         self._host = host
         self._guard = Guard(settings.admin_secrets)
@@ -85,6 +85,11 @@ class AdminServer:
             await asyncio.gather(self._watching, return_exceptions=True)
         if self._server is not None:
             await self._server.stop(_STOP_S)
+
+    @property
+    def expires_unix_s(self) -> dict[str, float]:
+        """When certificates end, by what they are for."""
+        return self.tls.expires_unix_s if self.tls is not None else {}
 
     def replace_secrets(self, secrets: Iterable[Secret]) -> None:
         """Take these for calls from now on."""
@@ -128,16 +133,28 @@ class AdminServer:
             await self._health.set(name, statuses.SERVING if ready else statuses.NOT_SERVING)
 
 
-class _Tls:
+class AdminTls:
     """Certificates that gRPC asks for at each handshake."""
 
     def __init__(self, files: TlsFiles) -> None:
-        self.reloader = TlsReloader(files)
+        """Load `files`; TlsError where that fails."""
+        self._files = files
+        self._reloader = TlsReloader(files)
         self._present = self._read()
+
+    @property
+    def expires_unix_s(self) -> dict[str, float]:
+        """When certificates end, by what they are for."""
+        names = {"server": "admin", "client_ca": "admin_client_ca"}
+        return {names[use]: end for use, end in self._reloader.expires_unix_s.items()}
+
+    def changed(self) -> bool:
+        """Whether a file is another one than at the last load, whether or not that succeeded."""
+        return self._reloader.changed()
 
     def reload(self) -> None:
         """Load the files again; on TlsError the old ones stay."""
-        self.reloader.reload()
+        self._reloader.reload()
         self._present = self._read()
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -145,11 +162,11 @@ class _Tls:
         return grpc.dynamic_ssl_server_credentials(
             self._present,
             lambda: self._present,
-            require_client_authentication=self.reloader.files.client_ca is not None,
+            require_client_authentication=self._files.client_ca is not None,
         )
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
-        files = self.reloader.files
+        files = self._files
         authorities = files.client_ca.read_bytes() if files.client_ca is not None else None
         pair = (files.key.read_bytes(), files.cert.read_bytes())
         return grpc.ssl_server_certificate_configuration([pair], authorities)
