@@ -150,3 +150,25 @@ def test_a_drain_answers_what_was_proposed_and_refuses_what_waits() -> None:
         ("error", 1),
     ]
     assert older.close == "linger"
+
+
+def test_what_is_refused_in_the_turn_of_a_loss_is_not_undecided() -> None:
+    network = founded()
+    old = network.leader()
+    older = Older(old)
+    older.acquire(1, wait_s=200)
+    network.settle()
+    older.take()
+    fields = {"request_id": 2, "wait_s": 0, "lease_s": 60, "key": b"k"}
+    data = encode(SPEC, "client", "acquire", fields)
+    # A lease that is too long is refused at once.
+    old.node.feed(older.number, data[:12] + b"\xff" + data[13:], network.now)
+    waits = encode(SPEC, "client", "acquire", {**fields, "request_id": 3})
+    old.node.feed(older.number, waits, network.now)
+    network.now += 2 * SECOND
+    old.turn()
+    assert older.take() == [
+        ("error", {"request_id": 2, "code": v3.ERROR_BAD_LEASE}),
+        ("indeterminate", {"request_id": 3}),
+        ("leader", {"slot": 255}),
+    ]
