@@ -24,6 +24,7 @@ from ticketing_server.cluster.values import NodeEffects, NodeSettings
 from ticketing_server.engine import Histogram
 from ticketing_server.listener import clock_ns
 from ticketing_server.peers.frames import PeerMessage
+from ticketing_server.peers.handshake import Hello
 from ticketing_server.peers.transport import PeerKeys, Peers, PeerSettings
 from ticketing_server.raft.configuration import Configuration
 from ticketing_server.raft.messages import InstallSnapshot, Message, Snapshot
@@ -342,6 +343,21 @@ class ClusterDriver:
         elif raft.commit != commit:
             self._arrived = (message.snapshot, file)
 
+    def met_other_cluster(self, hello: Hello) -> None:
+        """See `PeerHost.met_other_cluster`.
+
+        A sole voter of several slots was restored or recovered, and waits for empty nodes. Where
+        another slot has a cluster of its own, both would grant the same locks.
+        """
+        configuration = self.node.raft.configuration
+        if len(configuration.voters) == 1 and configuration.slots > 1:
+            self.fail(
+                EXIT_DATA_DIR,
+                f"slot {hello.slot} belongs to cluster {hello.cluster_id.hex()}, and this node"
+                " alone to another: both would grant the same locks. After a restore or recover on"
+                " one node the others start with empty directories",
+            )
+
     def _send_again(self, sender: int, reason: str) -> None:
         """Have a leader send a snapshot again: it does to who connects anew."""
         if self.peers is not None:
@@ -349,7 +365,8 @@ class ClusterDriver:
 
     def peer_event(self, name: str, fields: dict[str, object], text: str) -> None:
         """See `PeerHost.peer_event`."""
-        self._log("info" if name == "peer_up" else "warning", name, fields, text)
+        level = "info" if name == "peer_up" else "warning"
+        self._log("error" if fields.get("reason") == "double" else level, name, fields, text)
 
     def _tell_identity(self) -> None:
         identity = self.identity()

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from ticketing_server.peers import handshake
 from ticketing_server.peers.frames import HELLO, PROOF, Frame, FrameReader, frame
-from ticketing_server.peers.handshake import BULK, CONTROL, Handshake, Hello, Refused
+from ticketing_server.peers.handshake import (
+    BULK,
+    CONTROL,
+    OTHER_CLUSTER,
+    Handshake,
+    Hello,
+    Refused,
+)
 
 CLUSTER = b"c" * 16
 
@@ -24,7 +31,7 @@ class Side:
 
     def hello(self, channel: int, pair: int) -> Hello:
         said = Hello(
-            channel, pair, bytes([self.slot]) * 32, self.node_id, self.slot, 3, True, b"",
+            channel, pair, bytes([self.slot]) * 32, self.node_id, 5, self.slot, 3, True, b"",
             b"127.0.0.1:5225", (1, 2),
         )  # fmt: skip
         return said._replace(**self.fields)
@@ -76,7 +83,6 @@ def test_secrets_rotate_without_a_gap() -> None:
 @pytest.mark.parametrize(
     ("reason", "fields"),
     [
-        ("other_cluster", {"cluster_id": b"d" * 16}),
         ("other_size", {"slots": 5}),
         ("wrong_slot", {"slot": 0}),
         ("wrong_slot", {"slot": 3}),
@@ -95,6 +101,25 @@ def test_what_does_not_fit_is_refused_with_its_reason(reason: str, fields: dict[
     with pytest.raises(Refused, match="the peer refused this node: ") as caught:
         dialer.dial(1).receive(told)
     assert caught.value.told == b""
+
+
+def test_a_node_of_another_cluster_is_refused_once_both_are_proven() -> None:
+    one = Side(0, 10, fields={"cluster_id": CLUSTER}).dial(1)
+    two = Side(1, 11, fields={"cluster_id": b"d" * 16}).accept()
+    (hello,) = frames_of(one.begin())
+    (answer,) = frames_of(two.receive(hello))
+    (proof,) = frames_of(one.receive(answer))
+    with pytest.raises(Refused) as caught:
+        two.receive(proof)
+    assert two.is_done
+    assert caught.value.reason == OTHER_CLUSTER
+    proof, told = frames_of(caught.value.told)
+    with pytest.raises(Refused) as caught:
+        one.receive(proof)
+    assert one.is_done
+    assert caught.value.reason == OTHER_CLUSTER
+    with pytest.raises(Refused, match="the peer is of cluster"):
+        one.receive(told)
 
 
 def test_a_proof_can_not_be_sent_back() -> None:

@@ -24,10 +24,12 @@ CONTROL = 0
 BULK = 1
 """Channel of entries and snapshots."""
 NONCE_BYTES = 32
+OTHER_CLUSTER = "other_cluster"
+"""Reason of a refusal whose peer has proved the secret."""
 
 _MAGIC = b"TKPEER"
 _CONTEXTS = {True: b"TICKETING/PEER/DIAL", False: b"TICKETING/PEER/ACCEPT"}
-_HELLO = Struct(">6sBBBQ32sQBB?BBBB")
+_HELLO = Struct(">6sBBBQ32sQQBB?BBBB")
 
 
 class Hello(NamedTuple):
@@ -38,6 +40,8 @@ class Hello(NamedTuple):
     """Drawn by who dials, the same on both connections of a pair."""
     nonce: bytes
     node_id: int
+    run: int
+    """Drawn at the start of the process: tells a copied directory from a restart."""
     slot: int
     slots: int
     is_empty: bool
@@ -49,8 +53,8 @@ class Hello(NamedTuple):
     def encode(self) -> bytes:
         """Return it as the body of a frame."""
         head = _HELLO.pack(
-            _MAGIC, *self.versions, self.channel, self.pair, self.nonce, self.node_id, self.slot,
-            self.slots, self.is_empty, *self.table_versions, len(self.cluster_id),
+            _MAGIC, *self.versions, self.channel, self.pair, self.nonce, self.node_id, self.run,
+            self.slot, self.slots, self.is_empty, *self.table_versions, len(self.cluster_id),
             len(self.client_address),
         )  # fmt: skip
         return head + self.cluster_id + self.client_address
@@ -77,8 +81,8 @@ def decode_hello(body: bytes) -> Hello:
             f"the peer speaks versions {low} to {high}, this node {VERSIONS[0]} to {VERSIONS[1]}",
         )
     try:
-        (_, _, _, channel, pair, nonce, node_id, slot, slots, is_empty, table_low, table_high,
-         id_bytes, address_bytes) = _HELLO.unpack_from(body)  # fmt: skip
+        (_, _, _, channel, pair, nonce, node_id, run, slot, slots, is_empty, table_low,
+         table_high, id_bytes, address_bytes) = _HELLO.unpack_from(body)  # fmt: skip
     except struct.error:
         raise Refused("no_peer", "a hello was cut short") from None
     at = _HELLO.size
@@ -88,7 +92,7 @@ def decode_hello(body: bytes) -> Hello:
     if not whole or id_bytes not in (0, CLUSTER_ID_BYTES) or channel not in (CONTROL, BULK):
         raise Refused("no_peer", "a hello was damaged")
     return Hello(
-        channel, pair, nonce, node_id, slot, slots, is_empty, cluster_id, address,
+        channel, pair, nonce, node_id, run, slot, slots, is_empty, cluster_id, address,
         (table_low, table_high), (low, high),
     )  # fmt: skip
 
@@ -101,10 +105,6 @@ def misfit(own: Hello, peer: Hello) -> tuple[str, str] | None:
         return "wrong_slot", f"the peer has slot {peer.slot}, this node {own.slot} of {own.slots}"
     if peer.node_id == own.node_id:
         return "same_node", "the peer has this node's id: one directory was copied to two nodes"
-    if own.cluster_id and peer.cluster_id and own.cluster_id != peer.cluster_id:
-        return "other_cluster", (
-            f"the peer is of cluster {peer.cluster_id.hex()}, this node of {own.cluster_id.hex()}"
-        )
     low, high = peer.table_versions
     if low > own.table_versions[1] or high < own.table_versions[0]:
         return "version", (
@@ -112,6 +112,15 @@ def misfit(own: Hello, peer: Hello) -> tuple[str, str] | None:
             f" this node {own.table_versions[0]} to {own.table_versions[1]}"
         )
     return None
+
+
+def other_cluster(own: Hello, peer: Hello) -> tuple[str, str] | None:
+    """Return reason and text where two nodes have come into different clusters, else None."""
+    if not own.cluster_id or not peer.cluster_id or own.cluster_id == peer.cluster_id:
+        return None
+    return OTHER_CLUSTER, (
+        f"the peer is of cluster {peer.cluster_id.hex()}, this node of {own.cluster_id.hex()}"
+    )
 
 
 class Handshake:
@@ -149,8 +158,7 @@ class Handshake:
     def receive(self, received: Frame) -> bytes:
         """Take a frame and return the answer; `Refused` ends the connection."""
         if received.kind == REFUSED:
-            text = received.body.decode("ascii", "replace")
-            raise Refused("refused", f"the peer refused this node: {text}")
+            raise refused_by_peer(received)
         if received.kind == HELLO and self.peer is None:
             return self._on_hello(received.body)
         if received.kind == PROOF and self.peer is not None and not self.is_done:
@@ -185,12 +193,28 @@ class Handshake:
         if not matching:
             raise _refused("wrong_secret", "the cluster secrets differ")
         self.is_done = True
-        if is_dialer:
-            return b""
-        return frame(PROOF, self._proof(matching[0], is_dialer=False))
+        proof = b"" if is_dialer else frame(PROOF, self._proof(matching[0], is_dialer=False))
+        self._check_cluster(proof)
+        return proof
+
+    def _check_cluster(self, proof: bytes) -> None:
+        """Refuse a node of another cluster, once both know that the other has the secret."""
+        if self._own is None or self.peer is None:
+            raise RuntimeError("no hellos came yet")
+        problem = other_cluster(self._own, self.peer)
+        if problem is not None:
+            refused = _refused(*problem)
+            refused.told = proof + refused.told
+            raise refused
 
     def _proof(self, secret: bytes, *, is_dialer: bool) -> bytes:
         return digest(secret, _CONTEXTS[is_dialer] + self._transcript, "sha256")
+
+
+def refused_by_peer(received: Frame) -> Refused:
+    """Return what a frame REFUSED says."""
+    text = received.body.decode("ascii", "replace")
+    return Refused("refused", f"the peer refused this node: {text}")
 
 
 def _refused(reason: str, text: str) -> Refused:

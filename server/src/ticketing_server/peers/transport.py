@@ -23,10 +23,13 @@ from ticketing_server.peers.handshake import (
     BULK,
     CONTROL,
     NONCE_BYTES,
+    OTHER_CLUSTER,
     Handshake,
     Hello,
     Refused,
     misfit,
+    other_cluster,
+    refused_by_peer,
 )
 from ticketing_server.raft.messages import Append, InstallSnapshot
 
@@ -68,6 +71,9 @@ class PeerHost(Protocol):
 
     def snapshot(self, message: InstallSnapshot, file: bytes) -> None:
         """Take a snapshot whose file has arrived whole."""
+
+    def met_other_cluster(self, hello: Hello) -> None:
+        """A node that proved the secret belongs to another cluster than this one."""
 
     def peer_event(self, name: str, fields: dict[str, object], text: str) -> None:
         """Log something that an operator acts on."""
@@ -157,11 +163,7 @@ class Channel(asyncio.Protocol):
         try:
             answer = self._handshake.receive(received)
         except Refused as refused:
-            self.was_refused = True
-            self._peers.refused(self, refused)
-            if refused.told:
-                self.transport.write(refused.told)
-            self.close(str(refused))
+            self._end_refused(refused)
             return
         if answer:
             self.transport.write(answer)
@@ -171,8 +173,18 @@ class Channel(asyncio.Protocol):
                 self._timer.cancel()
             self._peers.proven(self)
 
+    def _end_refused(self, refused: Refused) -> None:
+        self.was_refused = True
+        if refused.told:
+            self.transport.write(refused.told)
+        self.close(str(refused))
+        self._peers.refused(self, refused)
+
     def _keep(self, received: frames.Frame) -> None:
         """Keep what comes while the peer has the pair up already and this side is about to."""
+        if received.kind == frames.REFUSED:
+            self._end_refused(refused_by_peer(received))
+            return
         if len(self._early) >= _EARLY_FRAMES_MAX:
             raise frames.BadFrame("too much came before the other connection of the pair")
         self._early.append(received)
@@ -365,6 +377,7 @@ class Peers:
         self.keys = keys
         self.host = host
         self.loop: asyncio.AbstractEventLoop
+        self._run_number = int.from_bytes(os.urandom(8), "big")
         self.addresses: tuple[Address, ...] = ()
         self._pairs: dict[int, Pair] = {}
         self._by_node: dict[int, Pair] = {}
@@ -466,8 +479,8 @@ class Peers:
         settings = self.settings
         cluster_id, is_empty = self.host.identity()
         return Hello(
-            channel, pair, os.urandom(NONCE_BYTES), settings.node_id, settings.slot,
-            len(settings.addresses), is_empty, cluster_id, settings.client_address,
+            channel, pair, os.urandom(NONCE_BYTES), settings.node_id, self._run_number,
+            settings.slot, len(settings.addresses), is_empty, cluster_id, settings.client_address,
             settings.table_versions,
         )  # fmt: skip
 
@@ -546,12 +559,13 @@ class Peers:
         self._handshaking.pop(channel, None)
         said = channel.hello
         old = self._pairs.get(said.slot)
-        is_other = old is not None and old.hello.node_id != said.node_id
-        if old is not None and is_other and old.control.silent_beats < _LIVE_BEATS:
-            self.event("peer_refused", channel.where, f"slot {said.slot} is connected already")
-            channel.close("its slot is connected already")
+        if old is not None and (reason := self._is_double(old, said)):
+            channel.was_refused = True
+            channel.transport.write(frames.frame(frames.REFUSED, reason.encode()))
+            self.event("peer_refused", channel.where, reason, reason="double")
+            channel.close(reason)
             return
-        key = (said.slot, said.node_id, said.pair)
+        key = (said.slot, said.run, said.pair)
         other = self._halves.pop(key, None)
         if other is None or other.hello.channel == said.channel:
             if other is not None:
@@ -570,6 +584,18 @@ class Peers:
             self.event("peer_up", pair.control.where, "", slot=pair.slot)
             self.host.peer_up(pair.hello)
             other.take_early()
+
+    def _is_double(self, old: Pair, said: Hello) -> str:
+        """Return why a node can't take the place of one that is connected, "" if it can."""
+        there = old.control.hello
+        if there.run == said.run or old.control.silent_beats >= _LIVE_BEATS:
+            return ""
+        if there.node_id == said.node_id:
+            return (
+                f"node {said.node_id:016x} of slot {said.slot} is connected already, from another"
+                " process: its directory was copied, and one of the two has to be stopped"
+            )
+        return f"another node of slot {said.slot} is connected already"
 
     def _close_half(self, key: tuple[int, int, int], channel: Channel) -> None:
         if self._halves.get(key) is channel:
@@ -596,15 +622,19 @@ class Peers:
         own = self._hello(CONTROL, 0)
         hello = pair.hello
         said = pair.control.hello._replace(cluster_id=hello.cluster_id, is_empty=hello.is_empty)
-        problem = misfit(own, said)
+        problem = misfit(own, said) or other_cluster(own, said)
         if problem is not None:
             self.event("peer_refused", pair.control.where, problem[1], reason=problem[0])
             pair.end(problem[1])
+            if problem[0] == OTHER_CLUSTER:
+                self.host.met_other_cluster(said)
         return problem is None
 
     def refused(self, channel: Channel, refused: Refused) -> None:
         """Log why a connection was refused."""
         self.event("peer_refused", channel.where, str(refused), reason=refused.reason)
+        if refused.reason == OTHER_CLUSTER:
+            self.host.met_other_cluster(channel.hello)
 
     def event(self, name: str, where: str, text: str, **fields: object) -> None:
         """Log something about the peer at an address."""
