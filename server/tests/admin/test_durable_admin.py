@@ -121,6 +121,14 @@ class TestDurable:
         made = from_json(capsys, *words, "--slots", "3", "--slot", "1")
         assert made["restart_grace_ms"] == 120_000
         assert (made["slot"], made["slots"], made["tickets"]) == (1, 3, 0)
+        text = output(capsys, *words[:-1], str(tmp_path / "other"), "--slots", "3")
+        assert text.endswith(
+            "\nit grants nothing for 2m after its start: as long as the longest lease that may go"
+            " on"
+            f"\nstart it: ticketing-server --data-dir {tmp_path / 'other'} --slot 0 --cluster …"
+            "\nrestored on this node only: the other slots start with empty directories and join it"
+            "\n"
+        )
         assert refusal(capsys, USAGE, *words, "--slot", "1") == (
             "--slot: got 1, and the cluster has slots 0 to 0; another size is given with --slots"
         )

@@ -212,17 +212,17 @@ def _report(verb: str, founded: _Founded, path: Path, *, is_json: bool) -> str:
             )
             + "\n"
         )
-    start = f"ticketing-server --data-dir {shlex.quote(str(path))}"
+    start = f"start it: ticketing-server --data-dir {shlex.quote(str(path))}"
     if configuration.slots > 1:
         start += (
-            f" --slot {founded.slot} --cluster …; the other slots start with empty directories and"
-            " join it"
+            f" --slot {founded.slot} --cluster …\n"
+            f"{verb} on this node only: the other slots start with empty directories and join it"
         )
     return (
         f"{verb}: {table.tickets} tickets and {waiters} waiters as of entry {snapshot.index} of"
         f" term {snapshot.term}\n"
         f"node {founded.node_id:016x} of slot {founded.slot} is the only member of the new cluster"
-        f" {configuration.cluster_id.hex()}\n" + f"{_grace(founded)}\n" + f"start it: {start}\n"
+        f" {configuration.cluster_id.hex()}\n" + f"{_grace(founded)}\n" + f"{start}\n"
     )
 
 
