@@ -13,10 +13,17 @@ import pytest
 from plain_client import PlainClient
 from ticketing_server import cluster_driver
 from ticketing_server import constants_gen as c
+from ticketing_server.cluster import snapshot_file
+from ticketing_server.cluster.replica import Replica
 from ticketing_server.cluster_driver import is_of_node
+from ticketing_server.raft.configuration import Configuration
+from ticketing_server.raft.messages import HardState, Snapshot
 from ticketing_server.raft.saves import Save
 from ticketing_server.serve import Service
+from ticketing_server.storage.directory import Refused
+from ticketing_server.storage.real_directory import RealDirectory
 from ticketing_server.storage.snapshotting import SnapshotFailed
+from ticketing_server.storage.store import Store
 from ticketing_server.testing import ServerThread, _free_ports
 
 WAIT_S = 30.0
@@ -144,6 +151,45 @@ def test_a_leader_whose_disk_hangs_gives_up_the_lead(tmp_path: Path) -> None:
             ),  # type: ignore
             "it follows again",
         )
+
+
+def restore(path: Path, slot: int) -> None:
+    """Make the directory of a node that is alone in a cluster of three slots."""
+    directory = RealDirectory(path)
+    store, _, _, identity = Store.open(directory, iter(range(slot + 1, 1_000)))
+    configuration = Configuration(bytes([slot]) * 16, ((slot, identity.node_id),), 3)
+    snapshot = Snapshot(1, 1, 0, configuration)
+    replica = Replica()
+    replica.index = 1
+    file = snapshot_file.encode(snapshot, replica.dump())
+    store.write([Save(1, HardState(1), snapshot, ())], install=file)
+    directory.close()
+
+
+def test_two_nodes_restored_apart_do_not_both_serve(tmp_path: Path) -> None:
+    for slot in (1, 2):
+        restore(tmp_path / str(slot), slot)
+    nodes = threads(tmp_path)[1:]
+    with ExitStack() as stack:
+        for node in nodes:
+            stack.enter_context(node)
+        eventually(
+            lambda: all(n._service is not None and n._service.exit_code == 4 for n in nodes),
+            "both have ended",
+        )
+    for node in nodes:
+        assert "both would grant the same locks" in str(node.log_lines)
+
+
+def test_a_snapshot_that_can_not_be_read_is_refused(tmp_path: Path) -> None:
+    directory = RealDirectory(tmp_path)
+    store, _, _, identity = Store.open(directory, iter(range(1, 1_000)))
+    snapshot = Snapshot(9, 1, 0, Configuration(bytes(16), ((0, identity.node_id),), 1))
+    file = snapshot_file.encode(snapshot, Replica().dump())
+    store.write([Save(1, HardState(1), snapshot, ())], install=file)
+    directory.close()
+    with pytest.raises(Refused, match="the snapshot says entry 9, its table 0"):
+        ServerThread(data_dir=str(tmp_path)).start()
 
 
 def test_a_disk_that_hangs_does_not_keep_a_stopping_server(

@@ -37,6 +37,7 @@ from ticketing_server.storage.directory import Refused
 from ticketing_server.storage.real_directory import RealDirectory
 from ticketing_server.storage.snapshotting import SnapshotFailed, make_snapshot
 from ticketing_server.storage.store import Store
+from ticketing_server.storage.wal import REJOIN
 from ticketing_server.storage.writer import Events, Writer
 
 EXIT_BUG, EXIT_DATA_DIR, EXIT_DISK = 1, 4, 5
@@ -106,23 +107,24 @@ class ClusterDriver:
             self._log("warning", "data_dir", {"path": str(self._path)}, note)
         cluster = settings.cluster
         clients = cluster.clients if cluster is not None else settings.listen[:1]
-        self.node = ClusterNode(
-            NodeSettings(
-                slot=cluster.slot if cluster is not None else 0,
-                slots=len(clients),
-                node_id=self._identity.node_id,
-                cluster_id=self._identity.cluster_id,
-                is_durable_alone=cluster is None,
-                addresses=tuple(str(address).encode() for address in clients),
-                failover_grace_ms=settings.failover_grace_ms,
-            ),
-            opened.restored,
-            opened.snapshot_file,
-            _entropy(),
-            lambda: time.time_ns() // 1_000_000,
-            {3: SessionV3, 4: Session},
-            clock_ns(),
+        place = NodeSettings(
+            slot=cluster.slot if cluster is not None else 0,
+            slots=len(clients),
+            node_id=self._identity.node_id,
+            cluster_id=self._identity.cluster_id,
+            is_durable_alone=cluster is None,
+            addresses=tuple(str(address).encode() for address in clients),
+            failover_grace_ms=settings.failover_grace_ms,
         )
+        try:
+            self.node = ClusterNode(
+                place, opened.restored, opened.snapshot_file, _entropy(),
+                lambda: time.time_ns() // 1_000_000, {3: SessionV3, 4: Session}, clock_ns(),
+            )  # fmt: skip
+        except ValueError as error:
+            raise Refused(
+                f"the snapshot in data directory {self._path} can't be used: {error}. {REJOIN}"
+            ) from error
         self._check_place(self.node.raft.configuration)
 
     def _check_place(self, configuration: Configuration) -> None:
