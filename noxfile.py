@@ -18,6 +18,7 @@ TYPED = {
     "server": "server/src",
     "client": "clients/python/src",
     "harness": "conformance/src",
+    "simulator": "server/sim",
 }
 PYTHON_TESTS = [
     "spec/tests",
@@ -79,6 +80,14 @@ def soak(session: nox.Session) -> None:
     """Run at full length what CI runs a part of (hours); `-- --only NAME`, `-- --help`."""
     install(session)
     session.run("python", "-m", "ticketing_conformance.soak", *session.posargs)
+
+
+@nox.session
+def sim(session: nox.Session) -> None:
+    """Simulate clusters: CI's seeds, `-- --seed N`, `-- --seconds N`, or `-- --bugs`; `--help`."""
+    session.install("-e", "server[fast]", "-e", "clients/python")
+    env = {"PYTHONPATH": str(ROOT / "server" / "sim")}
+    session.run("python", "-m", "ticketing_sim", *session.posargs, env=env)
 
 
 @nox.session

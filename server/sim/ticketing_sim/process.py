@@ -1,0 +1,69 @@
+"""What every simulated program has: input that waits while it is suspended, and a life to lose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ticketing_sim.schedule import Clock, Schedule
+
+
+class Process:
+    """A program on a machine. What comes in is done in order; while suspended, it waits."""
+
+    def __init__(self, name: str, schedule: Schedule, clock: Clock) -> None:
+        self.name = name
+        self.schedule = schedule
+        self.clock = clock
+        self.is_alive = True
+        self.life = 0
+        """Counts its starts: what was scheduled for an earlier life doesn't happen."""
+        self.is_suspended = False
+        self._waiting: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+    def do(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Let it do something as soon as it runs."""
+        if not self.is_alive:
+            return
+        if self.is_suspended:
+            self._waiting.append((call, arguments))
+        else:
+            call(*arguments)
+
+    def later(self, delay_ns: int, name: str, call: Callable[..., None], *arguments: Any) -> None:
+        """Let it do something in a while, unless this life of it has ended by then."""
+        self.schedule.after(
+            delay_ns, f"{self.name} {name}", self._in_life, self.life, call, arguments
+        )
+
+    def at_local(
+        self, local_ns: int, name: str, call: Callable[..., None], *arguments: Any
+    ) -> None:
+        """Let it do something when its own clock shows a time."""
+        when_ns = self.clock.true_ns(local_ns)
+        self.schedule.at(when_ns, f"{self.name} {name}", self._in_life, self.life, call, arguments)
+
+    def _in_life(self, life: int, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if life == self.life:
+            self.do(call, *arguments)
+
+    def suspend(self) -> None:
+        """Stop it where it is; its sockets take in what comes."""
+        self.is_suspended = True
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self.is_suspended = False
+        waiting, self._waiting = self._waiting, []
+        for place, (call, arguments) in enumerate(waiting):
+            if self.is_suspended or not self.is_alive:
+                self._waiting = waiting[place:] + self._waiting if self.is_alive else []
+                return
+            call(*arguments)
+
+    def die(self) -> None:
+        """End it at once."""
+        self.is_alive = False
+        self.is_suspended = False
+        self.life += 1
+        self._waiting.clear()
