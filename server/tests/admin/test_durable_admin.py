@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -132,6 +133,26 @@ class TestDurable:
         assert refusal(capsys, USAGE, *words, "--slot", "1") == (
             "--slot: got 1, and the cluster has slots 0 to 0; another size is given with --slots"
         )
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+    def test_what_root_restores_is_the_directory_s_owner_s(
+        self, tmp_path: Path, capsys: Capture
+    ) -> None:
+        with ServerThread(admin_listen="127.0.0.1:0", data_dir=str(tmp_path / "a")) as server:
+            status = ("status", *at(server))
+            eventually(lambda: from_json(capsys, *status)["state"]["index"], "it leads")
+            output(capsys, "snapshot", str(tmp_path / "backup"), *at(server))
+        theirs = tmp_path / "theirs"
+        theirs.mkdir()
+        os.chown(theirs, 12_345, 12_346)
+        precious = tmp_path / "precious"
+        precious.touch()
+        (theirs / "link").symlink_to(precious)
+        backup = str(tmp_path / "backup")
+        output(capsys, "restore", "--snapshot", backup, "--data-dir", str(theirs))
+        made = [path for path in theirs.iterdir() if not path.is_symlink()]
+        assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(12_345, 12_346)}
+        assert precious.stat().st_uid == 0
 
     def test_what_is_no_backup_is_refused(self, tmp_path: Path, capsys: Capture) -> None:
         path, to = tmp_path / "backup", str(tmp_path / "to")

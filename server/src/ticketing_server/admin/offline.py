@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import stat
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -175,6 +176,7 @@ def _opened(path: Path) -> Iterator[Opened]:
             yield Store.open(directory, _entropy())
         finally:
             directory.close()
+            _keep_owner(path)
     except Refused as error:
         raise AdminError(str(error), DIRECTORY) from None
     except OSError as error:
@@ -183,6 +185,18 @@ def _opened(path: Path) -> Iterator[Opened]:
             " it is used until this works",
             DISK,
         ) from None
+
+
+def _keep_owner(path: Path) -> None:
+    """Give what root made in another user's directory to that user, who starts the server."""
+    if os.geteuid() != 0:
+        return
+    owner = path.stat()
+    for file in path.iterdir():
+        found = file.lstat()
+        # Never what a link leads to: that user may have put the link there.
+        if stat.S_ISREG(found.st_mode) and found.st_uid == 0 and found.st_nlink == 1:
+            os.chown(file, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def _entropy() -> Iterator[int]:
