@@ -44,6 +44,7 @@ REPORT_DIR = HARNESS_DIR / "report"
 # Cases wait more than they compute.
 WORKERS_PER_CORE = 3
 WORKERS_MAX = 8
+CLUSTER_WORKERS = 2
 USAGE_EXIT = 2
 
 
@@ -235,9 +236,13 @@ def pytest_arguments(options: argparse.Namespace, rest: list[str], state: Path) 
         "-rN",
         "--disable-warnings",
     ]
-    alone = bool(options.case) or chosen == [CLUSTER_SUITE]
-    if not any(word.startswith(("-n", "--numprocesses")) for word in rest) and not alone:
-        arguments.append(f"-n{min(WORKERS_PER_CORE * (os.cpu_count() or 1), WORKERS_MAX)}")
+    if not any(word.startswith(("-n", "--numprocesses")) for word in rest) and not options.case:
+        workers = min(WORKERS_PER_CORE * (os.cpu_count() or 1), WORKERS_MAX)
+        if chosen == [CLUSTER_SUITE]:
+            # One of its cases takes half as long as all others together.
+            workers = CLUSTER_WORKERS
+            arguments.append("--dist=worksteal")
+        arguments.append(f"-n{workers}")
     if SERVER_SUITE in chosen:
         paths.append(str(SERVER_SUITE_DIR))
         if options.server:
