@@ -255,6 +255,16 @@ class TestCluster:
             output(capsys, "snapshot", str(tmp_path / "backup"), *at(follower))
         _, replica = snapshot_file.read((tmp_path / "backup").read_bytes())
         assert replica.table.ticket_of(b"kept")[0] == token.to_bytes(8, "big")
+        alone = str(tmp_path / "alone")
+        words = ("restore", "--snapshot", str(tmp_path / "backup"), "--data-dir", alone)
+        assert from_json(capsys, *words, "--slots", "1", "--restart-grace", "0")["slots"] == 1
+        with ServerThread(admin_listen="127.0.0.1:0", data_dir=alone) as server:
+            (ticket,) = from_json(capsys, "tickets", "--key", "kept", *at(server))["tickets"]
+            assert ticket["token"] == str(token)
+            with ticketing.sync.connect(server.url) as client:
+                granted = client.try_acquire("free at once")
+                assert granted is not None
+                assert granted.token > token
 
     def test_a_lost_majority_is_recovered_from_one_node(
         self, cluster: ClusterProcesses, capsys: Capture

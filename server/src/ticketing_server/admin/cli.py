@@ -206,5 +206,10 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add("--tls-cert", type=PATH, metavar="FILE", help="own certificate (with --tls-key)")
     add("--tls-key", type=PATH, metavar="FILE", help="own key")
     add("--tls-name", metavar="NAME", help="name in the server's certificate, if not the address")
-    add("--timeout", type=TIMEOUT, metavar="DURATION", help="how long to wait (default 10s)")
+    add(
+        "--timeout",
+        type=TIMEOUT,
+        metavar="DURATION",
+        help="how long to wait for an answer (default 10s, for a list 60s, for a snapshot 10m)",
+    )
     add("--json", action="store_true", help="print JSON")

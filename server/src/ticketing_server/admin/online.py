@@ -14,11 +14,13 @@ from ticketing_server.admin import admin_pb2 as pb
 from ticketing_server.admin import tables
 from ticketing_server.admin.calls import Calls
 from ticketing_server.admin.errors import DISK, NO_ANSWER, AdminError
-from ticketing_server.admin.target import target
+from ticketing_server.admin.target import Target, target
 from ticketing_server.log import escape
 
 PAGE_MAX = 5_000
+_LISTING_TIMEOUT_S = 60.0
 _SNAPSHOT_TIMEOUT_S = 600.0
+"""Where none is given: what takes longer where there is much."""
 _Item = TypeVar("_Item")
 _Page = tuple[pb.AppliedState, list[_Item], int | None]
 
@@ -40,7 +42,7 @@ def tickets(options: Namespace) -> str:
         answer = calls.list_tickets(request)
         return answer.state, list(answer.tickets), _next(answer)
 
-    with Calls(target(options)) as calls:
+    with Calls(_patient(options, _LISTING_TIMEOUT_S)) as calls:
         state, found, after = _collect(page, options)
     if options.json:
         listed = [tables.ticket_json(ticket) for ticket in found]
@@ -56,7 +58,7 @@ def waiters(options: Namespace) -> str:
         answer = calls.list_waiters(request)
         return answer.state, list(answer.waiters), _next(answer)
 
-    with Calls(target(options)) as calls:
+    with Calls(_patient(options, _LISTING_TIMEOUT_S)) as calls:
         state, found, after = _collect(page, options)
     if options.json:
         listed = [tables.waiter_json(waiter) for waiter in found]
@@ -92,9 +94,7 @@ def drain(options: Namespace) -> str:
 def snapshot(options: Namespace) -> str:
     """Write a backup to a file, whole or not at all."""
     path: Path = options.file
-    to = target(options)
-    if not hasattr(options, "timeout"):
-        to = replace(to, timeout_s=_SNAPSHOT_TIMEOUT_S)
+    to = _patient(options, _SNAPSHOT_TIMEOUT_S)
     part = path.with_name(path.name + ".part")
     with _refusing_disk(path):
         if path.exists():
@@ -108,6 +108,11 @@ def snapshot(options: Namespace) -> str:
             finally:
                 part.unlink(missing_ok=True)
     return _done(options, state, f"{size} bytes are in {escape(str(path))}", size=size)
+
+
+def _patient(options: Namespace, timeout_s: float) -> Target:
+    to = target(options)
+    return to if hasattr(options, "timeout") else replace(to, timeout_s=timeout_s)
 
 
 def _receive(calls: Calls, write: Callable[[bytes], object]) -> tuple[pb.AppliedState, int]:
