@@ -250,7 +250,7 @@ class Service:
             self.log.always("error", "reload_failed", {"what": "peers"}, text=reason)
             return
         if self.driver is not None and self.driver.peers is not None:
-            self._run(self.driver.peers.replace_keys(keys))
+            self.driver.peers.keys = keys
         self._note_expiry()
         self.log.always("info", "reloaded", {"what": "peers", "names": keyring.names})
 

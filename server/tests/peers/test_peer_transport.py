@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from ticketing_server.peers.handshake import Hello
 from ticketing_server.peers.transport import PeerKeys, Peers, PeerSettings
 from ticketing_server.raft.configuration import Configuration
 from ticketing_server.raft.messages import Append, Entry, Heartbeat, InstallSnapshot, Snapshot
+from ticketing_server.testing import make_certificates
 
 WAIT_S = 20.0
 CLUSTER = b"c" * 16
@@ -301,7 +304,7 @@ def test_strangers_on_the_port_are_closed_and_bother_nobody() -> None:
                 async with asyncio.timeout(WAIT_S):
                     assert await reader.read() == b""
                 writer.close()
-            assert two.names().count("peer_bad_frame") == 3
+            assert len([n for n in two.names() if n in ("peer_bad_frame", "peer_refused")]) == 3
             assert one.up() == {1}
             one.peers.send(heartbeat(one, two, 1))
             await until(lambda: bool(two.messages))
@@ -362,10 +365,6 @@ def test_a_silent_peer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_peers_may_speak_tls(tmp_path: Path) -> None:
-    import ssl
-
-    from ticketing_server.testing import make_certificates
-
     files = make_certificates(tmp_path)
     accept = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     dial = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -378,12 +377,32 @@ def test_peers_may_speak_tls(tmp_path: Path) -> None:
         tls = {"dial_tls": dial, "accept_tls": accept}
         async with nodes(tls=tls) as (one, two):
             await until(lambda: bool(one.up() and two.up()))
-            await two.peers.replace_keys(PeerKeys((SECRET,), **tls))
+            two.peers.keys = PeerKeys((SECRET,), **tls)
             one.peers.send(heartbeat(one, two, 1))
             await until(lambda: bool(two.messages))
             port = two.peers.addresses[0].port
-            reader, _ = await asyncio.open_connection("127.0.0.1", port)
-            async with asyncio.timeout(WAIT_S):
-                assert await reader.read() == b""
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"TKPEER is not how TLS begins")
+            with contextlib.suppress(ConnectionResetError):
+                async with asyncio.timeout(WAIT_S):
+                    assert await reader.read() == b""
+            await until(lambda: "wrong version number" in str(two.events))
+            one.peers.keys = PeerKeys((SECRET,))
+            one.peers.disconnect(two.node_id, "to dial without TLS")
+            await until(lambda: "before it had proved" in str(one.events))
+
+    run(test)
+
+
+def test_a_peer_that_speaks_tls_alone_is_told_apart(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path)
+    dial = ssl.create_default_context(cafile=str(files.ca))
+
+    async def test() -> None:
+        async with nodes() as (one, two):
+            one.peers.keys = PeerKeys((SECRET,), dial_tls=dial)
+            one.peers.disconnect(two.node_id, "to dial with TLS")
+            await until(lambda: "the peer speaks TLS" in str(two.events))
+            await until(lambda: "both nodes need" in str(one.events) or "TLS" in str(one.events))
 
     run(test)

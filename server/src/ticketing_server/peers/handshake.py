@@ -28,6 +28,8 @@ OTHER_CLUSTER = "other_cluster"
 """Reason of a refusal whose peer has proved the secret."""
 
 _MAGIC = b"TKPEER"
+_TLS_HELLO, _TLS_ALERT = b"\x16\x03", b"\x15\x03"
+_CUT_BYTES = 3
 _CONTEXTS = {True: b"TICKETING/PEER/DIAL", False: b"TICKETING/PEER/ACCEPT"}
 _HELLO = Struct(">6sBBBQ32sQQBB?BBBB")
 
@@ -209,6 +211,17 @@ class Handshake:
 
     def _proof(self, secret: bytes, *, is_dialer: bool) -> bytes:
         return digest(secret, _CONTEXTS[is_dialer] + self._transcript, "sha256")
+
+
+def stranger(data: bytes) -> str:
+    """Return what the first bytes of a connection are, if not those of a node; else ""."""
+    if data[:2] == _TLS_HELLO:
+        return "the peer speaks TLS, and this node has no --peer-tls-cert"
+    if data[:2] == _TLS_ALERT:
+        return "the peer speaks TLS and this node does not: it has no --peer-tls-cert"
+    if data[:_CUT_BYTES].isalpha():
+        return "what came is not the hello of a node"
+    return ""
 
 
 def refused_by_peer(received: Frame) -> Refused:

@@ -8,7 +8,7 @@ What doesn't fit into a bounded queue is lost with the pair, which is then diale
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import os
 import socket
 import ssl
@@ -30,6 +30,7 @@ from ticketing_server.peers.handshake import (
     misfit,
     other_cluster,
     refused_by_peer,
+    stranger,
 )
 from ticketing_server.raft.messages import Append, InstallSnapshot
 
@@ -52,6 +53,7 @@ CHUNK_BYTES = 256 * 1024
 _CHUNKS_HIGH, _CHUNKS_LOW = 1024 * 1024, 256 * 1024
 _EARLY_FRAMES_MAX = 1_024
 _LIVE_BEATS = 3
+_ACCEPT_PAUSE_S = 1.0
 
 
 class PeerHost(Protocol):
@@ -121,6 +123,11 @@ class Channel(asyncio.Protocol):
         self.was_refused = False
 
     @property
+    def is_stranger(self) -> bool:
+        """Whether the other side has neither proved itself nor been refused."""
+        return not self._handshake.is_done and not self.was_refused
+
+    @property
     def hello(self) -> Hello:
         """What the peer said; there once it is proven."""
         if self._handshake.peer is None:
@@ -134,8 +141,6 @@ class Channel(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self.where:
-            self.where = _shown(transport.get_extra_info("peername"))
         self._timer = self._peers.loop.call_later(
             HANDSHAKE_S, self.close, "the handshake was not finished"
         )
@@ -146,6 +151,9 @@ class Channel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take every whole frame."""
         self.silent_beats = 0
+        if self._handshake.peer is None and (what := stranger(data)):
+            self._end_refused(Refused("no_peer", what))
+            return
         try:
             for received in self._reader.feed(data):
                 if self.pair is not None:
@@ -385,7 +393,7 @@ class Peers:
         self._handshaking: dict[Channel, None] = {}
         self._unreachable: dict[int, str] = {}
         self._bound: list[socket.socket] = []
-        self._servers: list[asyncio.AbstractServer] = []
+        self._accepting: dict[asyncio.Task[None], None] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, bound: Sequence[socket.socket]) -> None:
@@ -393,28 +401,22 @@ class Peers:
         self.loop = asyncio.get_running_loop()
         self._bound = list(bound)
         self.addresses = tuple(Address(*sock.getsockname()[:2]) for sock in bound)
-        await self._serve()
+        for sock in bound:
+            self.loop.add_reader(sock.fileno(), self._accept, sock)
         for slot in range(self.settings.slot + 1, len(self.settings.addresses)):
             self._run(self._dial_on(slot))
         self._run(self._beat_on())
 
-    async def replace_keys(self, keys: PeerKeys) -> None:
-        """Use other secrets and certificates from now on; what is up stays."""
-        self.keys = keys
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
-        await self._serve()
-
     async def stop(self) -> None:
         """End everything."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for server in self._servers:
-            server.close()
-        for sock in self._bound:
+        while self._bound:
+            sock = self._bound.pop()
+            self.loop.remove_reader(sock.fileno())
             sock.close()
+        tasks = [*self._tasks, *self._accepting]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for pair in list(self._pairs.values()):
             pair.end("this node stops")
         for channel in [*self._handshaking, *self._halves.values()]:
@@ -461,16 +463,39 @@ class Peers:
             context = {"message": "a task of the peers ended", "exception": error}
             self.loop.call_exception_handler(context)
 
-    async def _serve(self) -> None:
-        for sock in self._bound:
-            # The socket itself stays here, so that it is never unbound while keys are replaced.
-            self._servers.append(
-                await self.loop.create_server(
-                    lambda: Channel(self, self._handshake(None), ""),
-                    sock=sock.dup(),
-                    **_tls_options(self.keys.accept_tls),
-                )
+    def _accept(self, sock: socket.socket) -> None:
+        try:
+            accepted, address = sock.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                self.loop.remove_reader(sock.fileno())
+                self.loop.call_later(_ACCEPT_PAUSE_S, self._go_on_accepting, sock)
+            return
+        accepted.setblocking(False)
+        where = str(Address(*address[:2]))
+        task = self.loop.create_task(self._greet(accepted, where))
+        self._accepting[task] = None
+        task.add_done_callback(lambda done: self._accepting.pop(done, None))
+        if len(self._accepting) > HANDSHAKES_MAX:
+            next(iter(self._accepting)).cancel()
+
+    def _go_on_accepting(self, sock: socket.socket) -> None:
+        if sock.fileno() >= 0:
+            self.loop.add_reader(sock.fileno(), self._accept, sock)
+
+    async def _greet(self, accepted: socket.socket, where: str) -> None:
+        tls = self.keys.accept_tls
+        try:
+            await self.loop.connect_accepted_socket(
+                lambda: Channel(self, self._handshake(None), where), accepted, **_tls_options(tls)
             )
+        except OSError as error:
+            accepted.close()
+            if tls is not None:
+                self.event("peer_refused", where, _tls_reason(error), reason="tls")
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
 
     def _handshake(self, dialed: tuple[int, int, int] | None) -> Handshake:
         return Handshake(self._hello, self.keys.secrets, dialed=dialed)
@@ -507,18 +532,27 @@ class Peers:
                 await asyncio.wait(
                     [channel.ended for channel in channels], return_when=asyncio.FIRST_COMPLETED
                 )
-            self._tell_unreachable(slot, dialed)
+            self._tell_unreachable(slot, dialed, channels)
             return any(channel.was_refused for channel in channels)
         finally:
             for channel in channels:
                 channel.close("the other connection of the pair ended")
 
-    def _tell_unreachable(self, slot: int, dialed: Sequence[object]) -> None:
+    def _tell_unreachable(
+        self, slot: int, dialed: Sequence[object], channels: Sequence[Channel]
+    ) -> None:
         """Log once per outage and reason why a peer can't be dialed."""
         error = next((e for e in dialed if isinstance(e, Exception)), None)
-        if error is None:
+        if isinstance(error, TimeoutError) and not isinstance(error, ssl.SSLError):
+            text = "no answer"
+        elif error is not None and self.keys.dial_tls is not None:
+            text = _tls_reason(error)
+        elif error is not None:
+            text = getattr(error, "strerror", None) or str(error) or "no answer"
+        elif any(channel.is_stranger for channel in channels):
+            text = "it closed the connection before it had proved to be a node"
+        else:
             return
-        text = getattr(error, "strerror", None) or str(error) or "no answer"
         if self._unreachable.get(slot) != text:
             self._unreachable[slot] = text
             self.event("peer_unreachable", str(self.settings.addresses[slot]), text, slot=slot)
@@ -645,7 +679,12 @@ def _tls_options(tls: ssl.SSLContext | None) -> dict[str, Any]:
     return {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_S}
 
 
-def _shown(address: Any) -> str:
-    with contextlib.suppress(TypeError, IndexError):
-        return str(Address(*address[:2]))
-    return "?"
+def _tls_reason(error: Exception) -> str:
+    """Why TLS with a peer did not come about, as far as it is known."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate was not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return f"the TLS handshake failed: {error.reason.lower().replace('_', ' ')}"
+    if isinstance(error, ConnectionRefusedError):
+        return error.strerror or str(error)
+    return "the TLS handshake failed; both nodes need --peer-tls-*, with one authority"
