@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from ticketing_server.addresses import Address
 from ticketing_server.cluster.messages import PeerHello
-from ticketing_server.peers import transport
+from ticketing_server.peers import connection, transport
 from ticketing_server.peers.frames import PeerMessage
 from ticketing_server.peers.handshake import Hello
 from ticketing_server.peers.transport import PeerKeys, Peers, PeerSettings
@@ -331,7 +331,7 @@ def test_who_holds_connections_without_a_proof_does_not_shut_peers_out(
 def test_a_peer_that_reads_nothing_loses_its_pair_not_our_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(transport.UNSENT_BYTES_MAX, transport.BULK, 100_000)
+    monkeypatch.setitem(connection.UNSENT_BYTES_MAX, connection.BULK, 100_000)
 
     async def test() -> None:
         async with nodes() as (one, two):

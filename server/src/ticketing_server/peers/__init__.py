@@ -1,5 +1,5 @@
 """Connections between the nodes of a cluster.
 
 `frames` is how messages look as bytes and `handshake` how two nodes prove themselves, both without
-I/O; `transport` has the sockets.
+I/O; `connection` is one peer's pair of sockets, `transport` makes and keeps all of them.
 """
