@@ -162,6 +162,30 @@ class TestDataDirRefused:
         path.write_bytes(path.read_bytes()[:-1] + b"x")
         assert "Move the directory away" in self.refusal("--data-dir", str(tmp_path))
 
+    def test_check_finds_what_a_start_would_and_touches_nothing(self, tmp_path: Path) -> None:
+        def check(path: Path) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [*ServerProcess.command(), "--listen", "127.0.0.1:0", "--http-listen", "off",
+                 "--data-dir", str(path), "--check"],
+                capture_output=True, text=True, timeout=WAIT_S,
+            )  # fmt: skip
+
+        def content(path: Path) -> dict[str, bytes]:
+            return {found.name: found.read_bytes() for found in path.iterdir()}
+
+        used, empty = tmp_path / "used", tmp_path / "empty"
+        empty.mkdir()
+        with ServerThread(data_dir=str(used)) as server, PlainClient(server.address) as client:
+            client.hold(b"key")
+        before = content(used)
+        assert check(used).returncode == check(empty).returncode == 0
+        assert content(used) == before
+        assert content(empty) == {}
+        (used / "wal-000000000001").unlink()
+        done = check(used)
+        assert done.returncode == 4, done
+        assert content(used).keys() == before.keys() - {"wal-000000000001"}
+
     def test_check_makes_no_directory(self, tmp_path: Path) -> None:
         path = tmp_path / "new"
         done = subprocess.run(

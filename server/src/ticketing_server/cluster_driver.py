@@ -33,10 +33,11 @@ from ticketing_server.raft.state import LEADER
 from ticketing_server.session import Session
 from ticketing_server.session_v3 import SessionV3
 from ticketing_server.settings import Settings
-from ticketing_server.storage.directory import Refused
+from ticketing_server.storage.directory import Directory, Refused
 from ticketing_server.storage.real_directory import RealDirectory
 from ticketing_server.storage.snapshotting import SnapshotFailed, make_snapshot
 from ticketing_server.storage.store import Store
+from ticketing_server.storage.untouched_directory import UntouchedDirectory
 from ticketing_server.storage.wal import REJOIN
 from ticketing_server.storage.writer import Events, Writer
 
@@ -63,10 +64,18 @@ class _Waiting(NamedTuple):
 class ClusterDriver:
     """One node, from its directory to its peers. After `start` all calls are on its event loop."""
 
-    def __init__(self, settings: Settings, log: Log, fail: Callable[[int, str], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        log: Log,
+        fail: Callable[[int, str], None],
+        *,
+        only_check: bool = False,
+    ) -> None:
         """Open the directory: `Refused` or OSError where that fails. Nothing else is opened yet.
 
-        `fail` is told exit code and reason when the process has to end.
+        `fail` is told exit code and reason when the process has to end. One that only checks
+        writes nothing, and can't be started.
         """
         if settings.data_dir is None:
             raise ValueError("a node needs a data directory")
@@ -80,7 +89,9 @@ class ClusterDriver:
         self._path: Path = settings.data_dir
         self._directory = RealDirectory(self._path)
         try:
-            self._open(settings)
+            self._open(
+                settings, UntouchedDirectory(self._directory) if only_check else self._directory
+            )
         except BaseException:
             self._directory.close()
             raise
@@ -100,8 +111,8 @@ class ClusterDriver:
         self._snapshot_waiters: list[asyncio.Future[bytes]] = []
         self._has_failed = False
 
-    def _open(self, settings: Settings) -> None:
-        opened = Store.open(self._directory, _entropy())
+    def _open(self, settings: Settings, directory: Directory) -> None:
+        opened = Store.open(directory, _entropy())
         self._store, self._identity = opened.store, opened.identity
         for note in self._store.notes:
             self._log("warning", "data_dir", {"path": str(self._path)}, note)

@@ -211,7 +211,9 @@ class Service:
         if path is None or (self._only_check and not path.exists()):
             return None
         try:
-            return ClusterDriver(self.settings, self._on_node_event, self._fail)
+            return ClusterDriver(
+                self.settings, self._on_node_event, self._fail, only_check=self._only_check
+            )
         except OSError as error:
             reason = error.strerror or str(error)
             raise DiskError(f"data directory {path} can't be read or written: {reason}") from error
