@@ -192,9 +192,6 @@ class NaiveTable:
         lease_ms: int,
         now: int,
     ) -> None:
-        if lease_ms > self.max_lease_ms:
-            self.replies.append((link, "E", request_id, 2))
-            return
         owner = (client, request_id, keys)
         for ticket in self.tickets:
             if (ticket.client, ticket.request_id, ticket.keys) == owner:
@@ -214,6 +211,9 @@ class NaiveTable:
                     self.replies.append((link, "T", request_id))
                     self.hand_on(now)
                 return
+        if lease_ms > self.max_lease_ms:
+            self.replies.append((link, "E", request_id, 2))
+            return
         queues = [[w for w in self.waiters if key in w.keys] for key in keys]
         if self.is_free(keys):
             if sum(len(t.keys) for t in self.tickets) + len(keys) > self.held_keys:

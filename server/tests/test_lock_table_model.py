@@ -49,7 +49,7 @@ LIMITS = st.builds(
     held_keys=st.sampled_from((100, 100, 1, 2)),
     reattach_grace_ms=st.sampled_from((50, 0, 100, 500)),
     restart_grace_ms=st.sampled_from((0, 0, 0, 40)),
-    max_lease_ms=st.just(MAX_LEASE_MS),
+    max_lease_ms=st.sampled_from((MAX_LEASE_MS, MAX_LEASE_MS, 100)),
 )
 GRACES_MS = (100, 0, 40, 500, 100)
 LOOKS = (DEFAULT_LOOKS, DEFAULT_LOOKS, (1, 1), (3, 1), (4, 4))
@@ -341,7 +341,7 @@ def feed_randomly(tables: Tables, draw: random.Random) -> None:
             waiters_per_key=draw.choice((100, 100, 4)),
             waiters=draw.choice((100, 100, 8)),
             held_keys=draw.choice((100, 100, 2)),
-            max_lease_ms=MAX_LEASE_MS,
+            max_lease_ms=draw.choice((MAX_LEASE_MS, 100)),
             reattach_grace_ms=draw.choice((50, 200)),
             restart_grace_ms=draw.choice((0, 0, 40)),
         )

@@ -67,6 +67,26 @@ def extend(number: int, token: int, lease_ms: int, key: bytes) -> Command:
     return (EXTEND, number.to_bytes(8, "big"), token.to_bytes(8, "big"), tail)
 
 
+# Limits
+
+
+def test_a_shorter_max_lease_refuses_nothing_that_was_taken_before() -> None:
+    """REQ-ACQUIRE-MAXLEASE: who sends an acquire again learns that it holds or waits."""
+    terms = Terms()
+    old = terms.connect(1)
+    [(_, _, token, _)] = terms.apply(old, acquire(1, b"k", lease_ms=60_000))
+    assert terms.apply(old, acquire(2, b"k", lease_ms=60_000)) == []
+    number = terms.table.term + 1
+    terms.table.begin_term(Term(number, Limits(max_lease_ms=10_000)), terms.now)
+    new = terms.connect(1)
+    assert terms.apply(new, acquire(1, b"k", lease_ms=60_000)) == [("A", 1, token, 0)]
+    assert terms.apply(new, acquire(2, b"k", lease_ms=60_000)) == []
+    assert terms.apply(new, acquire(3, b"k", lease_ms=60_000))[0][0] == "E"
+    terms.now += 1_000 * MS
+    release = (RELEASE, (4).to_bytes(8, "big"), token.to_bytes(8, "big"), b"k")
+    assert terms.apply(new, release) == [("R", 4), ("A", 2, token + 1, 1_000)]
+
+
 # Leases and their floor
 
 

@@ -288,7 +288,7 @@ class LockTable(TableState):
     ) -> bool:
         op = "acquire" if len(keys) == 1 else "acquire_set"
         wait_ms, lease_ms = _WAIT_AND_LEASE.unpack(word)
-        if not c.LEASE_MS_MIN <= lease_ms <= self._limits.max_lease_ms:
+        if not c.LEASE_MS_MIN <= lease_ms <= c.LEASE_MS_MAX:
             return self._refuse_lease(link, op, request_id, lease_ms)
         held = self.ticket_of(keys[0])
         if held and held[1] == link.client and held[2] == request_id and keys_of(held) == keys:
@@ -300,6 +300,9 @@ class LockTable(TableState):
             if waiter.keys == keys:
                 self._attach(waiter, link, wait_ms, lease_ms, now)
                 return True
+        if lease_ms > self._limits.max_lease_ms:
+            # Not before: one that was taken under another limit, and is sent again, is still there.
+            return self._refuse_lease(link, op, request_id, lease_ms)
         if self._grace_until is None and self._are_free(keys):
             if self.held_keys + len(keys) > self._limits.held_keys:
                 self._overloaded(link, op, request_id, "held_keys")
