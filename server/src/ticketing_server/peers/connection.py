@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from ticketing_server.peers.transport import Peers
 
 HANDSHAKE_S = 3.0
-"""Who has not proved itself by then is closed; dialing takes no longer either."""
+"""Who has not proved itself by then is closed."""
+UNACKNOWLEDGED_MS = 2_000
+"""The system gives up a connection whose bytes it got no answer to for so long: after a cut of the
+network a new one is there sooner than the old one's next repetition."""
 SILENT_BEATS_MAX = 8
 """A connection on which nothing came for so many beats is closed. Beats that a stalled process
 missed don't count against its peers."""
@@ -74,6 +77,8 @@ class Channel(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
         self._timer = self._peers.loop.call_later(
             HANDSHAKE_S, self.close, "the handshake was not finished"
         )

@@ -33,6 +33,8 @@ from ticketing_server.peers.handshake import (
 )
 from ticketing_server.raft.messages import InstallSnapshot
 
+DIAL_S = 1.5
+"""How long connecting may take, TLS and all, before it is tried anew."""
 HANDSHAKES_MAX = 64
 """Connections that have proved nothing yet; over it the oldest is closed."""
 RETRY_S = (0.05, 0.5)
@@ -278,7 +280,7 @@ class Peers:
         options: dict[str, Any] = _tls_options(tls)
         if tls is not None:
             options["server_hostname"] = address.host
-        async with asyncio.timeout(HANDSHAKE_S):
+        async with asyncio.timeout(DIAL_S):
             _, protocol = await self.loop.create_connection(
                 lambda: Channel(self, self._handshake((channel, drawn, slot)), str(address)),
                 address.host,
