@@ -17,6 +17,9 @@ _DAY = datetime.timedelta(days=1)
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
+_USES = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
+
+
 class _Authority:
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -41,11 +44,11 @@ class _Authority:
         self.path = folder / f"{name}-ca.pem"
         self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, host: str, client: bool = False, days: int = 30) -> None:
+    def issue(self, name: str, host: str, uses: str = "server", days: int = 30) -> None:
         """Write `<name>.pem` and `<name>.key`; with days below 0 it ended that long ago."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.datetime.now(datetime.UTC)
-        usage = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
+        usages = [_USES[use] for use in uses.split()]
         names: list[x509.GeneralName] = [x509.DNSName(host)]
         if host == "localhost":
             names += [
@@ -61,7 +64,7 @@ class _Authority:
             .not_valid_after(now + days * _DAY)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
@@ -99,7 +102,8 @@ def certificates() -> dict[str, Path]:
     """Paths by name.
 
     ca, other_ca; cert and key for localhost, 127.0.0.1 and ::1; expired, other_host and other (by
-    other_ca) likewise; client, client_expired and client_other for mutual TLS.
+    other_ca) likewise; client, client_expired and client_other for mutual TLS; peer for nodes of
+    a cluster, which are both to each other.
     """
     folder = tempfile.TemporaryDirectory(prefix="ticketing-certs-")
     _FOLDERS.append(folder)
@@ -109,15 +113,16 @@ def certificates() -> dict[str, Path]:
     authority.issue("expired", "localhost", days=-1)
     authority.issue("other_host", "elsewhere.example")
     other.issue("other", "localhost")
-    authority.issue("client", "client.example", client=True)
-    authority.issue("client_expired", "client.example", client=True, days=-1)
-    other.issue("client_other", "client.example", client=True)
+    authority.issue("client", "client.example", "client")
+    authority.issue("peer", "localhost", "server client")
+    authority.issue("client_expired", "client.example", "client", days=-1)
+    other.issue("client_other", "client.example", "client")
     paths = {"ca": authority.path, "other_ca": other.path}
     for name in ("server", "expired", "other_host", "other"):
         short = "" if name == "server" else f"{name}_"
         paths[f"{short}cert"] = path / f"{name}.pem"
         paths[f"{short}key"] = path / f"{name}.key"
-    for name in ("client", "client_expired", "client_other"):
+    for name in ("client", "client_expired", "client_other", "peer"):
         paths[f"{name}_cert"] = path / f"{name}.pem"
         paths[f"{name}_key"] = path / f"{name}.key"
     return paths

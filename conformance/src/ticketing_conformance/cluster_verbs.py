@@ -102,9 +102,9 @@ class ClusterVerbs:
         flags: list[str] = []
         flags_of: dict[int, tuple[str, ...]] = {}
         for key, value in sorted(arguments.rest().items()):
-            text = value.decode() if isinstance(value, bytes) else str(value)
+            text = _text(value)
             own = _OF_ONE.fullmatch(key)
-            flag = f"--{(own[2] if own else key).replace('_', '-')}={text}"
+            flag = _flag(own[2] if own else key, text)
             if own:
                 flags_of[int(own[1])] = (*flags_of.get(int(own[1]), ()), flag)
             else:
@@ -162,6 +162,14 @@ class ClusterVerbs:
         nodes = self._nodes(arguments)
         for slot in nodes:
             what(slot)
+        return {"slot": nodes[0]}
+
+    def _do_change(self, arguments: Arguments) -> dict[str, Any]:
+        """`cluster change k 0 max_lease=2m`: other flags of its own, from its next start on."""
+        cluster, nodes = self.cluster(arguments), self._nodes(arguments)
+        own = tuple(_flag(key, _text(value)) for key, value in sorted(arguments.rest().items()))
+        for slot in nodes:
+            cluster.change(slot, own)
         return {"slot": nodes[0]}
 
     def _do_roll(self, arguments: Arguments) -> None:
@@ -321,3 +329,11 @@ class ClusterVerbs:
             if time.monotonic() > deadline:
                 raise StepFailed(f"the log does not say {text!r}{cluster.tail()}")
             time.sleep(POLL_SECONDS)
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _flag(name: str, text: str) -> str:
+    return f"--{name.replace('_', '-')}={text}"

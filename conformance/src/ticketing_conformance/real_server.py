@@ -38,7 +38,8 @@ class RealServer:
         """`inside`: what a command line begins with, to run in a network of its own."""
         program = program or (sys.executable, "-m", "ticketing_server")
         self._program = [*inside, *program]
-        self._flags = list(flags)
+        self.flags = list(flags)
+        """For the next start."""
         self._environment = dict(environment)
         self._directory = tempfile.TemporaryDirectory(prefix="ticketing-server-")
         self._log_path = Path(self._directory.name) / "log"
@@ -58,7 +59,7 @@ class RealServer:
             f"--listen={self._listen}",
             f"--http-listen={http}",
             f"--ready-file={ready}",
-            *self._flags,
+            *self.flags,
         ]
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(

@@ -126,18 +126,23 @@ class Cluster:
         disk = self.disks.get(slot)
         return (disk.path if disk else self._folder) / f"data-{slot}"
 
-    def _start(self, slot: int) -> None:
+    def _flags(self, slot: int, own: tuple[str, ...]) -> list[str]:
         members = ",".join(
             f"{peer}/{client}" for peer, client in zip(self._peers, self.clients, strict=True)
         )
-        flags = [
+        changed = {flag.partition("=")[0] for flag in own}
+        common = [flag for flag in self.plan.flags if flag.partition("=")[0] not in changed]
+        return [
             f"--data-dir={self.directory(slot)}",
             f"--slot={slot}",
             f"--cluster={members}",
             *([f"--listen-v3={self.v3[slot]}"] if self.plan.listen_v3 else []),
-            *self.plan.flags,
-            *self.plan.flags_of.get(slot, ()),
+            *common,
+            *own,
         ]
+
+    def _start(self, slot: int) -> None:
+        flags = self._flags(slot, self.plan.flags_of.get(slot, ()))
         environment = {"TICKETING_CLUSTER_SECRET": CLUSTER_SECRET, **self.plan.environment}
         inside = self.network.inside(slot) if self.network else []
         self._servers[slot] = RealServer(
@@ -147,7 +152,8 @@ class Cluster:
     @property
     def url(self) -> str:
         """A client's URL with all nodes, in slot order."""
-        return f"ticketing://{','.join(self.clients)}"
+        tls = any(flag.startswith("--tls-cert=") for flag in self.plan.flags)
+        return f"ticketing{'s' if tls else ''}://{','.join(self.clients)}"
 
     def server(self, slot: int) -> RealServer:
         """A node's process."""
@@ -169,6 +175,10 @@ class Cluster:
     def again(self, slot: int) -> None:
         """Start a node that ended, with the files it left."""
         self._servers[slot].start()
+
+    def change(self, slot: int, own: tuple[str, ...]) -> None:
+        """Give a node other flags of its own, from its next start on."""
+        self._servers[slot].flags = self._flags(slot, own)
 
     def wipe(self, slot: int) -> None:
         """Remove all files of a node that ended."""
