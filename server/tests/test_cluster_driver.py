@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import ticketing.sync
 from plain_client import PlainClient
 from ticketing_server import cluster_driver
 from ticketing_server import constants_gen as c
@@ -141,8 +142,9 @@ def test_a_leader_whose_disk_hangs_gives_up_the_lead(tmp_path: Path) -> None:
             # Two disks of three are a majority; then it says where to go.
             assert [client.read_frame()[0] for _ in range(2)] == [c.REPLY_GRANTED, c.REPLY_LEADER]
         heir = next(node for node in others if leads(node))
-        with PlainClient(heir.address) as client:
-            client.hold(b"other")
+        url = ",".join("{}:{}".format(*node.address) for node in nodes)
+        with ticketing.sync.connect(f"ticketing://{url}") as following:
+            following.acquire("other").release()
         goes_on.set()
         eventually(
             lambda: (
