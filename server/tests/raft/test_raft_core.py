@@ -281,6 +281,28 @@ def asked(node: Raft, now_ms: int, *, transfer: bool = False) -> bool:
     return answers[0].granted
 
 
+def test_a_member_votes_that_lacks_the_entry_which_says_it_is_one() -> None:
+    """It may be the one that is missing to a majority, and no entry comes without a leader."""
+    others = Configuration(CLUSTER.cluster_id, ((1, 2), (2, 3)), 3)
+    node = Raft(1, Restored(entries=(Entry(1, 1, NOOP, 0, b""),)), entropy(), 0)
+    node.history.push(1, others)
+    assert not node.is_voter
+    now = node.timing.refusal_ns
+    node.step(VoteRequest(2, 1, 3, False, 0, 0, False), now)
+    assert [reply.granted for reply in _replies(node, now)] == [False]
+    node.step(VoteRequest(3, 1, 4, False, 1, 1, False), now)
+    assert [reply.granted for reply in _replies(node, now)] == [True]
+    node.step(VoteRequest(2, 1, 4, False, 9, 3, False), now)
+    assert [reply.granted for reply in _replies(node, now)] == [False]
+    node.tick(now + SECOND)
+    assert not node.take(now + SECOND).now
+
+
+def _replies(node: Raft, now_ns: int) -> list[VoteReply]:
+    effects = node.take(now_ns)
+    return [m for m in (*effects.now, *effects.after_sync) if isinstance(m, VoteReply)]
+
+
 def test_no_votes_for_400_ms_after_the_start_but_by_transfer() -> None:
     assert not asked(founded(CLUSTER), 399)
     assert asked(founded(CLUSTER), 399, transfer=True)

@@ -265,7 +265,9 @@ class Raft(Leading):
         return VoteRequest(self.node_id, node, term, pre, log.last_index, log.last_term, transfer)
 
     def _on_vote_request(self, message: VoteRequest) -> None:
-        if not self.is_voter:
+        # Whether a vote counts is for the candidate to say: one that was added may lack just the
+        # entry that says so, and be needed. Who has no log at all was never added.
+        if not self.is_voter and not self.log.last_index:
             return
         is_recent = self.log.is_as_recent(message.last_index, message.last_term)
         if message.term < self.term or (not message.transfer and self._refuses_votes()):
