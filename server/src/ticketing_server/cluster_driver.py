@@ -46,6 +46,7 @@ EXIT_BUG, EXIT_DATA_DIR, EXIT_DISK = 1, 4, 5
 TRANSFER_S = 1.5
 """How long a leader that stops waits for another to take over."""
 SNAPSHOT_S = 120.0
+MEASURE_S = 5.0
 CLOSE_S = 5.0
 """How long a stopping node waits for its disk."""
 _FSYNC_BOUNDS_NS = tuple(int(1e6 * ms) for ms in (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 1000))
@@ -111,6 +112,9 @@ class ClusterDriver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._snapshot_waiters: list[asyncio.Future[bytes]] = []
         self._has_failed = False
+        self._has_ended = threading.Event()
+        self.wal_bytes = self._store.wal_bytes
+        """Bytes that the log took on disk a moment ago."""
 
     def _open(self, settings: Settings, directory: Directory) -> None:
         opened = Store.open(directory, _entropy())
@@ -173,6 +177,7 @@ class ClusterDriver:
         self._writer = Writer(
             self._store, Events(call_soon, self._on_synced, self._on_full, self._on_failed)
         )
+        threading.Thread(target=self._measure, name="wal-size", daemon=True).start()
         cluster = self.settings.cluster
         if cluster is not None and keys is not None:
             self.peers = Peers(
@@ -202,6 +207,7 @@ class ClusterDriver:
 
     async def stop(self) -> None:
         """End peers and processes, write what is queued, and let the directory go."""
+        self._has_ended.set()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -478,14 +484,11 @@ class ClusterDriver:
             self._log("error", "bug", {}, f"a task of the node ended: {error!r}")
             self._settle(RuntimeError(f"no snapshot was made: {error!r}"))
 
-    # Seen from outside
-
-    @property
-    def wal_bytes(self) -> int:
-        """Bytes that the log takes on disk."""
-        with suppress(OSError):
-            return self._store.wal_bytes
-        return 0
+    def _measure(self) -> None:
+        """Keep `wal_bytes` current, on a thread of its own: the disk may hang."""
+        while not self._has_ended.wait(MEASURE_S):
+            with suppress(OSError):
+                self.wal_bytes = self._store.wal_bytes
 
 
 _NODE_MODULES = (
