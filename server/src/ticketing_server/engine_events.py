@@ -13,6 +13,7 @@ _LEVELS = {
     "taken_over": "info",
     "drained": "debug",
     "leader_changed": "info",
+    "leader_heard": "info",
 }
 """What is not listed is a warning: something that an operator may have to act on."""
 

@@ -275,3 +275,20 @@ def test_a_node_that_drains_does_not_take_the_lead() -> None:
     network.crash(old)
     network.run(5 * SECOND)
     assert network.leader() is other
+
+
+def test_the_log_says_that_a_leader_is_lost_and_names_each_once() -> None:
+    network = founded()
+    leader = network.leader()
+    follower = leader.followers()[0]
+    term = leader.node.raft.term
+    follower.events.clear()
+    network.isolate(follower)
+    network.run(100 * MS)
+    network.heal()
+    network.run(100 * MS)
+    assert follower.events == ["leader_lost", "leader_heard"]
+    network.crash(leader)
+    network.run(2 * SECOND)
+    assert follower.events[2:] == ["leader_lost", "leader_changed"]
+    assert network.leader().node.raft.term > term

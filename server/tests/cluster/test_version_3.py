@@ -8,6 +8,7 @@ from engine_driver import SECRET
 from node_network import MS, SECOND, Host, founded
 from ticketing_server import constants_v3_gen as v3
 from ticketing_server.cluster.serving import fingerprint
+from ticketing_server.raft.messages import Append
 from ticketing_spec import load_spec
 from ticketing_spec.codec import decode, encode, mac, split
 
@@ -172,3 +173,27 @@ def test_what_is_refused_in_the_turn_of_a_loss_is_not_undecided() -> None:
         ("indeterminate", {"request_id": 3}),
         ("leader", {"slot": 255}),
     ]
+
+
+def test_what_was_decided_before_a_connection_ended_is_answered_when_the_lead_is_lost() -> None:
+    network = founded()
+    old = network.leader()
+    older = Older(old)
+    network.settle()
+    older.acquire(1)
+    # It ends, and the entry that says so gets lost.
+    old.node.eof(older.number)
+    old.turn()
+    end = old.node.raft.log.last_index
+    network.messages = [
+        message
+        for message in network.messages
+        if not (isinstance(message, Append) and message.entries[-1].index == end)
+    ]
+    network.settle()
+    assert old.node.replica.index == end - 1
+    assert older.take() == []
+    network.isolate(old, is_noticed=False)
+    network.run(2 * SECOND)
+    assert [name for name, _ in older.take()] == ["granted"]
+    assert older.close == "linger"

@@ -78,6 +78,8 @@ class ClusterNode(Serving):
         self._stood_in = b""
         self._about_leader: tuple[int, PeerHello | None, int] | None = None
         self._leader_stands = NOBODY
+        self._told_of = (NOBODY.slot, 0)
+        """Slot and term of the leader that the log named last."""
         self.members.found_alone(now_ns)
         self._stand(self._standing, self.cluster_id)
         self._look_who_leads(now_ns)
@@ -265,8 +267,17 @@ class ClusterNode(Serving):
                 self._begin_term(now_ns)
         if changed:
             self._tell_leader()
-            if standing.slot != NOBODY.slot:
-                self._event("leader_changed", slot=standing.slot, term=raft.term)
+            self._log_leader(standing.slot)
+
+    def _log_leader(self, slot: int) -> None:
+        led, told = (slot, self.raft.term), self._told_of
+        if slot == NOBODY.slot:
+            self._event("leader_lost", slot=told[0], term=told[1])
+        elif led == told:
+            self._event("leader_heard", slot=slot, term=self.raft.term)
+        else:
+            self._told_of = led
+            self._event("leader_changed", slot=slot, term=self.raft.term)
 
     def _standing_at(self, now_ns: int) -> Standing:
         raft = self.raft

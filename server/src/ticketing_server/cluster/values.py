@@ -29,11 +29,11 @@ class NodeSettings(NamedTuple):
 class SnapshotPolicy:
     """When a snapshot is made, and what of the log stays behind it."""
 
-    entries: int = 100_000
-    """Applied since the last one, or …"""
+    entries: int = 20_000
+    """Applied since the last one (on disk each takes a sector of 4 KiB at least), or …"""
     bytes: int = 64 * 1024 * 1024
     """… so many bytes of them."""
-    trailing: int = 10_000
+    trailing: int = 5_000
     """Entries before a snapshot that stay, for followers that lag a little, …"""
     trailing_bytes: int = 16 * 1024 * 1024
     """… but no more bytes of them than this."""
