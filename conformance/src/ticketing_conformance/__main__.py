@@ -20,6 +20,7 @@ from ticketing_conformance.adapters import (
     Language,
     load_languages,
 )
+from ticketing_conformance.cluster.machine import lacks
 from ticketing_conformance.expectations import BadExpectation, load_expectations, stale
 from ticketing_conformance.golden import stale_transcripts
 from ticketing_conformance.identity import SUITE as IDENTITY
@@ -306,6 +307,8 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return USAGE_EXIT
     faults += [f"{name}: {reason}" for name, reason in found.broken.items()]
+    lacking = lacks() if CLUSTER_SUITE in suites else {}
+    found.missing |= {name: f"this machine: {reason}" for name, reason in lacking.items()}
     if options.require_all:
         faults += [f"missing toolchain: {reason}" for reason in found.missing.values()]
     with tempfile.TemporaryDirectory(prefix="ticketing-conformance-") as folder:
@@ -319,6 +322,7 @@ def main(arguments: list[str]) -> int:
                     "results": str(results_path),
                     "kaitai": parser,
                     "soak": options.soak,
+                    "lacks": lacking,
                 }
             )
         )

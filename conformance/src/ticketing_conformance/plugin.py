@@ -35,6 +35,7 @@ class State:
         self.results_path = Path(told["results"])
         parser = KaitaiParser(Path(told["kaitai"])) if told["kaitai"] else None
         self.tools = Tools(AdapterPool(), ServerPool(), parser, soak=told["soak"])
+        self.lacks: dict[str, str] = told["lacks"]
         self._entries: dict[str, list[Entry]] = {}
 
     def entries(self, client: str) -> list[Entry]:
@@ -73,7 +74,10 @@ class TestItem(pytest.Item):
         test = self._test
         started = time.monotonic()
         missing = sorted(test.missing)
-        if missing:
+        lacking = [reason for name, reason in self._state.lacks.items() if name in test.machine]
+        if lacking:
+            result = Result("", "", "", "skipped", reason=f"this machine: {'; '.join(lacking)}")
+        elif missing:
             result = Result("", "", "", "skipped", reason=f"the client lacks {', '.join(missing)}")
         else:
             result = test.run(self._state.tools)
@@ -81,7 +85,10 @@ class TestItem(pytest.Item):
         result.id, result.suite, result.column = test.id, test.suite, test.column
         result.about, result.requirements = test.about, list(test.requirements)
         entries = self._state.entries(test.client)
-        judged = judge(result.outcome, result.reason, test.full_id, entries, missing)
+        # What a machine lacks is told once, as a missing toolchain is, and needs no expectation.
+        judged = Judged(result.outcome, result.reason)
+        if not lacking:
+            judged = judge(result.outcome, result.reason, test.full_id, entries, missing)
         result.outcome, result.reason = judged.outcome, judged.reason
         self.user_properties.append((PROPERTY, result.to_json()))
         if judged.outcome == "failed":

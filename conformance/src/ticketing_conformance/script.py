@@ -16,6 +16,8 @@ _VARIABLE = re.compile(r"[a-z_][a-z0-9_]*")
 _FIELD = re.compile(r"([a-z_][a-z0-9_]*)(<=|>=|!=|=|<|>|~)(.*)", re.DOTALL)
 _TOKEN = re.compile(r'(?:"(?:[^"\\]|\\.)*"|\{[^{}]*\}|[^\s"])+')
 # A case that uses these verbs and fields needs the features, whether or not its header says so.
+_CLUSTER_START = ("cluster", "start")
+_SMALL_DISK = re.compile(r"disk\d_mib")
 _VERB_FEATURES = {"cancel", "contend", "events", "fork", "scope"}
 _FIELD_FEATURES = {
     "detach": "detach",
@@ -85,6 +87,8 @@ class Case:
     parameters: tuple[tuple[str, str], ...]
     steps: tuple[Step, ...]
     soak_seconds: float
+    machine: frozenset[str] = frozenset()
+    """What the machine has to offer: `network`, `disk`."""
     counts: tuple[tuple[str, str, str], ...] = ()
     """Variables, each with its value and the one that a soak gives it."""
 
@@ -258,6 +262,17 @@ def features_of(steps: Iterable[Step]) -> set[str]:
     return needed
 
 
+def machine_needs(steps: Iterable[Step]) -> set[str]:
+    """What the steps need of the machine: networks that can be cut, disks that can be full."""
+    needed: set[str] = set()
+    for step in steps:
+        needed |= machine_needs(step.block)
+        names = [item.name for item in step.fields] if step.words[:2] == _CLUSTER_START else []
+        needed |= {"network"} & set(names)
+        needed |= {"disk" for name in names if _SMALL_DISK.fullmatch(name)}
+    return needed
+
+
 def _cases(draft: _Draft, suite: str, path: Path) -> Iterator[Case]:
     if not draft.about:
         raise ScriptError(f"{draft.line}: case {draft.name} has no about")
@@ -278,6 +293,7 @@ def _cases(draft: _Draft, suite: str, path: Path) -> Iterator[Case]:
             flags=frozenset(draft.flags),
             parameters=tuple(zip(names, values, strict=True)),
             steps=tuple(draft.steps),
+            machine=frozenset(machine_needs(draft.steps)),
             soak_seconds=draft.soak_seconds or draft.seconds,
             counts=tuple(draft.counts),
         )

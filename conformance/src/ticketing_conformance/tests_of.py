@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -52,6 +52,7 @@ class Test:
     missing: frozenset[str]
     """Features that it needs and the client lacks."""
     run: Callable[[Tools], Result]
+    machine: frozenset[str] = field(default=frozenset(), kw_only=True)
     """Its result, without expectations: passed or failed."""
 
     @property
@@ -99,6 +100,7 @@ def _case_tests(case: Case, language: Language, api: str) -> Iterator[Test]:
         api=api,
         missing=language.can(case.needs, api),
         run=partial(_run_script, case, language, api),
+        machine=case.machine,
     )
     if case.suite != identity.SUITE:
         yield base

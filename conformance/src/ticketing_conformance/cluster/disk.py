@@ -15,12 +15,19 @@ class NoDisk(Exception):
     """A small disk can't be made here; the text says what is missing."""
 
 
+def missing() -> str:
+    """What is missing for small disks, or nothing."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        return "mounting a tmpfs takes root and the program mount"
+    return ""
+
+
 class SmallDisk:
     """A file system of so many MiB at a path."""
 
     def __init__(self, path: Path, mebibytes: int) -> None:
-        if os.geteuid() != 0 or shutil.which("mount") is None:
-            raise NoDisk("mounting a tmpfs takes root and the program mount")
+        if reason := missing():
+            raise NoDisk(reason)
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
         command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(path)]
