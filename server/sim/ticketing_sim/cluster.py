@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ticketing_server.cluster.messages import Found, PeerHello
 from ticketing_server.limits import Limits
+from ticketing_server.peers import frames
 from ticketing_server.raft.configuration import Configuration
 from ticketing_server.raft.messages import InstallSnapshot, Message
 from ticketing_server.raft.state import LEADER
@@ -184,11 +185,11 @@ class Cluster:
         target = self.by_id(message.to)
         if target is None or not self._is_linked(host, target):
             return
-        life = target.life
+        life, sender, data = target.life, host.node_id, frames.encode(message)
 
         def arrive() -> None:
             if target.life == life:
-                target.do(target.receive, message)
+                target.do(target.receive, sender, data)
 
         kind = type(message).__name__
         self.world.network.send(host.name, target.name, f"{host.name}>{target.name} {kind}", arrive)

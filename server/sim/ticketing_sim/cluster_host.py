@@ -12,6 +12,7 @@ from ticketing_server.cluster.messages import Found, PeerHello
 from ticketing_server.cluster.node import ClusterNode
 from ticketing_server.cluster.values import NodeEffects, NodeSettings, SnapshotPolicy
 from ticketing_server.limits import Limits
+from ticketing_server.peers import frames
 from ticketing_server.raft.messages import InstallSnapshot, Message, Snapshot, VoteReply
 from ticketing_server.raft.saves import Save
 from ticketing_server.raft.state import LEADER, Restored
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
     from ticketing_sim.cluster import Cluster
 
 SIZES = Sizes(16 * 1024, 64 * 1024)
-TIMING = Timing(replace_ns=1_500 * MS)
+TIMING = Timing(replace_ns=1_500 * MS, snapshot_again_ns=3_000 * MS)
 WINDOWS = Windows(append_bytes=2_000, messages=8, bytes=8_000)
 POLICY = SnapshotPolicy(entries=150, bytes=1 << 20, trailing=20)
 _WRITES_MAX = 8
+_HALVES = 0.05
+"""How often a frame of a peer arrives in two reads."""
 
 
 class _Write(NamedTuple):
@@ -81,6 +84,8 @@ class ClusterHost(Host):
         self._applied = 0
         self._files: dict[tuple[int, int], bytes] = {}
         self._own_snapshot: tuple[Snapshot, bytes] | None = None
+        self._not_taken: set[int] = set()
+        """Who sent a snapshot while there was no room for it."""
         self._made: dict[int, bytes] = {}
         self._said: dict[int, tuple[int, int]] = {}
         self._last_saved = 0
@@ -145,6 +150,7 @@ class ClusterHost(Host):
         self._synced = 0
         self._files.clear()
         self._made.clear()
+        self._not_taken.clear()
         self._said.clear()
         self._applied = self.node.replica.index
         self._last_saved = self.node.raft.log.last_index
@@ -161,7 +167,7 @@ class ClusterHost(Host):
     def crash(self, *, is_power: bool) -> None:
         """End the process; with the power, what wasn't synced goes too."""
         if self._writing and not self._has_failed and self.random.random() < 0.7:
-            self.directory.crash_within(self.random.randrange(1, 12))
+            self.directory.crash_within(self.random.choice((2, 3, 3, 8)))
             self._try_write(self._writing)
         self.directory.crash_at = None
         self.dies("the node crashed")
@@ -357,6 +363,11 @@ class ClusterHost(Host):
 
     def _tell_full(self) -> None:
         self.node.disk_full(self.store.is_full, self.clock.now_ns())
+        if not self.store.is_full:
+            # Else nothing says to them that it wasn't taken.
+            for sender in sorted(self._not_taken):
+                self.cluster.snapshot_lost(self, sender)
+            self._not_taken.clear()
 
     def prepare_disk(self) -> None:
         """Try to make room again, as each second."""
@@ -389,10 +400,15 @@ class ClusterHost(Host):
         else:
             self.cluster.send(self, message)
 
-    def receive(self, message: Message | Found) -> None:
-        """Take what a peer said."""
+    def receive(self, sender: int, data: bytes) -> None:
+        """Take the frame of what a peer said, sometimes in two reads."""
         self.begin_turn()
         now_ns = self.clock.now_ns()
+        reader = frames.FrameReader(frames.FRAME_BYTES_MAX)
+        cut = self.random.randrange(len(data)) if self.random.random() < _HALVES else 0
+        (frame,) = [*reader.feed(data[:cut]), *reader.feed(data[cut:])]
+        message = frames.decode(frame.kind, frame.body, sender, self.node_id)
+        assert not isinstance(message, frames.Incoming)
         if isinstance(message, Found):
             self.node.found(message, now_ns)
         else:
@@ -405,6 +421,8 @@ class ClusterHost(Host):
         leader = self.cluster.leader()
         if leader is None or leader.node_id != message.sender:
             self.world.count("snapshot during an election")
+        if self.node.raft.is_full:
+            self._not_taken.add(message.sender)
         if not self.node.step_snapshot(message, file, self.clock.now_ns()):
             self.cluster.snapshot_lost(self, message.sender)
 
