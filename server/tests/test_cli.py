@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -437,3 +438,14 @@ class TestFileLimit:
         text = service.raise_file_limit(Limits(connections=5_000))
         assert text.startswith("the limits need 6256 open files and the system allows 1024: ")
         assert "--max-connections" in text
+
+
+def test_what_a_full_collection_finds_alive_is_not_looked_at_again() -> None:
+    try:
+        service.freeze_what_stays("stop", {"generation": 1})
+        service.freeze_what_stays("start", {"generation": 2})
+        assert gc.get_freeze_count() == 0
+        service.freeze_what_stays("stop", {"generation": 2})
+        assert gc.get_freeze_count() > 1_000
+    finally:
+        gc.unfreeze()
