@@ -277,9 +277,10 @@ def test_bytes_of_a_client_cannot_pass_for_a_group() -> None:
     store.write([Save(1, HardState(1, 7), None, (FOUNDING,))])
     held = tail(directory)
     begun = held.offset + SECTOR + HEADER_BYTES + ENTRY_OVERHEAD - RECORD_END_BYTES
+    size = directory.size(segment_name(held.segment))
     payload = bytearray(4 * SECTOR)
     for offset in range(begun + SECTOR - begun % SECTOR, begun + 3 * SECTOR, SECTOR):
-        fake = Header(1, held.segment, held.group + 2, offset, offset, 0, 0)
+        fake = Header(1, held.segment, held.group + 2, 0, offset, offset, 0, 0, size)
         payload[offset - begun : offset - begun + HEADER_BYTES] = encode_header(fake)
     store.write([Save(2, None, None, (Entry(2, 1, BATCH, 2, bytes(payload)),))])
     name = segment_name(held.segment)

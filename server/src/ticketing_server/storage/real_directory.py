@@ -53,8 +53,10 @@ class RealDirectory:
         self._fd = -1
 
     def list(self) -> builtins.list[str]:
-        """Return the names in it."""
-        return sorted(os.listdir(self._fd))
+        """Return the names of the files in it."""
+        # Other things, as a lost+found, are somebody else's.
+        with os.scandir(self._fd) as found:
+            return sorted(entry.name for entry in found if entry.is_file())
 
     def size(self, name: str) -> int:
         """Return the bytes of a file."""

@@ -4,10 +4,16 @@ A **group** is what one write and one sync put down. It begins on a sector bound
 that has a CRC of its own. Each group is synced before the next is written, so a header that is
 valid proves that everything below it was on disk. No byte is ever written over with another.
 
-    header   magic 8 | log id u64 | segment u64 | group u64 | offset u32 | previous end u32 |
-             chain u32 | length u32 | CRC of these u32
+    header   magic 8 | log id u64 | segment u64 | group u64 | last index u64 | offset u32 |
+             previous end u32 | chain u32 | length u32 | segment's bytes u32 | CRC of these u32
     record   type u8 | length of the rest u32 | … | chain u32
     padding  zeros to the next sector boundary
+    closing  magic 8 | log id u64 | segment u64 | CRC of these u32
+
+What a file system loses is to be seen too. A header says how long its segment's file is, and the
+index of the last entry before it, which may be in segments that are dropped. The **closing** has
+the last sector of a segment; it is written when the first group of the next segment is synced and
+before that group counts, so a segment that has one is never the last one.
 
 The **chain** is a CRC that runs on from record to record, over groups and segments; a header
 repeats its value, and where the group before ended: within the same segment, or in the segment
@@ -32,6 +38,7 @@ SECTOR = 4096
 """Groups begin at multiples of this. It suits disks with sectors of 512 bytes too."""
 
 MAGIC = b"TKTWAL\x00\x01"
+_CLOSING_MAGIC = b"TKTEND\x00\x01"
 
 ENTRY = 1
 """One place of the log; it and all behind it are replaced."""
@@ -41,9 +48,10 @@ MARK = 3
 INSTALL = 4
 """As `MARK`, and all entries before it are void: a leader sent the snapshot in their place."""
 
-_HEADER = Struct(">8sQQQIIII")
+_HEADER = Struct(">8sQQQQIIIII")
 _HEADER_CRC = Struct(">I")
 HEADER_BYTES = _HEADER.size + _HEADER_CRC.size
+_CLOSING = Struct(">8sQQ")
 _ENTRY = Struct(">BIQQQB")
 _HARD_STATE = Struct(">BIQBQ")
 _MARK = Struct(">BIQQQQIBBB")
@@ -65,6 +73,8 @@ class Header(NamedTuple):
     segment: int
     group: int
     """Counted over all segments."""
+    last_index: int
+    """Of the log before it."""
     offset: int
     """Where in its segment it begins."""
     previous_end: int
@@ -73,6 +83,8 @@ class Header(NamedTuple):
     """The chain's value before the first record."""
     length: int
     """Bytes of records."""
+    segment_bytes: int
+    """Of the segment's whole file."""
 
     @property
     def begin(self) -> int:
@@ -111,8 +123,7 @@ def align(offset: int) -> int:
 
 def encode_header(header: Header) -> bytes:
     """Return the bytes that begin a group."""
-    log_id, segment, group, offset, previous_end, chain, length = header
-    head = _HEADER.pack(MAGIC, log_id, segment, group, offset, previous_end, chain, length)
+    head = _HEADER.pack(MAGIC, *header)
     return head + _HEADER_CRC.pack(crc32(head))
 
 
@@ -128,6 +139,17 @@ def decode_header(data: bytes, offset: int, log_id: int, segment: int) -> Header
     if (header.log_id, header.segment, header.offset) != (log_id, segment, offset):
         return None
     return header
+
+
+def encode_closing(log_id: int, segment: int) -> bytes:
+    """Return the bytes of the last sector of a segment that another one follows."""
+    closing = _CLOSING.pack(_CLOSING_MAGIC, log_id, segment)
+    return (closing + _HEADER_CRC.pack(crc32(closing))).ljust(SECTOR, b"\0")
+
+
+def is_closed(data: bytes, log_id: int, segment: int) -> bool:
+    """Return whether another segment follows this one."""
+    return data[-SECTOR:] == encode_closing(log_id, segment)
 
 
 class Encoder:
@@ -206,6 +228,7 @@ def decode_record(data: memoryview, offset: int, end: int, chain: int) -> (
     tuple[Record, int, int] | None
 ):  # fmt: skip
     """Return a record, where it ends and the chain after it; None where it's damaged."""
+    end = min(end, len(data))
     if offset + _FRAME.size > end:
         return None
     kind, length = _FRAME.unpack_from(data, offset)

@@ -26,11 +26,13 @@ from ticketing_server.storage.records import (
     HEADER_BYTES,
     MARK,
     MARK_BYTES,
+    SECTOR,
     SNAPSHOT_PREFIX,
     Encoder,
     Header,
     Mark,
     align,
+    encode_closing,
     encode_group,
 )
 from ticketing_server.storage.wal import (
@@ -41,7 +43,6 @@ from ticketing_server.storage.wal import (
     Torn,
     read_log,
     segment_name,
-    segments_of,
 )
 
 SPARE = "spare"
@@ -90,11 +91,12 @@ class Store:
         self._mark: Mark | None = None
         self._position = Position(0, 0, 0, 0)
         """Where the last group ended."""
+        self._last_index = 0
         self._segment = 0
         self._offset = 0
         """Where the next group goes, …"""
         self._capacity = 0
-        """… if it fits."""
+        """… if it fits: bytes of the segment but those of its closing."""
         self._highest: dict[int, int] = {}
         self._spare_bytes = 0
         self._is_preparing = False
@@ -225,7 +227,8 @@ class Store:
         """Clean up behind the last run, make sure of what was read, and seal it with a group."""
         replay = log.replay
         self._hard_state, self._mark = replay.hard_state, replay.mark
-        self._position, self._capacity = log.position, log.capacity
+        self._position, self._last_index = log.position, replay.last_index
+        self._capacity = max(0, log.segment_bytes - SECTOR)
         self._segment, self._offset = log.position.segment, align(log.position.end)
         self._highest = {segment: replay.highest.get(segment, 0) for segment in log.segments}
         for torn in log.torn:
@@ -237,6 +240,8 @@ class Store:
             name = segment_name(self._segment)
             self.directory.write_at(name, log.last_group, log.last_bytes)
             self.directory.sync(name)
+        if len(log.segments) > 1:
+            self._close(log.segments[-2])
         self.directory.sync_directory()
         if log.torn:
             # Bytes that were cut are never written over: they'd have to be gone for certain first.
@@ -274,7 +279,8 @@ class Store:
             raise RuntimeError("a write failed, nothing more can be written")
         self._is_broken = True
         if self._offset + align(HEADER_BYTES + need) > self._capacity:
-            self._next_segment(align(HEADER_BYTES + HARD_STATE_BYTES + MARK_BYTES + need))
+            need += HARD_STATE_BYTES + MARK_BYTES
+            self._next_segment(align(HEADER_BYTES + need) + SECTOR)
         encoder = Encoder(self._position.chain)
         if self._offset == 0:
             # The segments before this one are removed some day.
@@ -286,16 +292,28 @@ class Store:
     def _finish_group(self, encoder: Encoder) -> None:
         held = self._position
         header = Header(
-            self.identity.log_id, self._segment, held.group + 1, self._offset, held.end,
-            held.chain, encoder.length,
+            self.identity.log_id, self._segment, held.group + 1, self._last_index, self._offset,
+            held.end, held.chain, encoder.length, self._capacity + SECTOR,
         )  # fmt: skip
         name = segment_name(self._segment)
         self.directory.write_at(name, self._offset, encode_group(header, encoder.parts))
         self.directory.sync(name)
         self._position = Position(self._segment, header.end, header.group, encoder.chain)
+        if self._segment > held.segment > 0:
+            self._close(held.segment)
         self._offset = align(header.end)
         self._highest.setdefault(self._segment, 0)
         self._is_broken = False
+
+    def _close(self, segment: int) -> None:
+        """Note in a segment that the next one has a group now, so that its loss would be seen.
+
+        In place, as the disk may be full. An older one that isn't last any more needs no check.
+        """
+        name = segment_name(segment)
+        closing = encode_closing(self.identity.log_id, segment)
+        self.directory.write_at(name, self.directory.size(name) - SECTOR, closing)
+        self.directory.sync(name)
 
     def _follow(self, saves: Sequence[Save], mark: Mark | None) -> None:
         """Keep in mind what was written, and what it makes superfluous."""
@@ -305,7 +323,9 @@ class Store:
                 self._hard_state = save.hard_state
             if save.snapshot is not None:
                 self._highest = highest = dict.fromkeys(highest, 0)
+                self._last_index = 0
             if save.entries:
+                self._last_index = save.entries[-1].index
                 highest[self._segment] = max(highest[self._segment], save.entries[-1].index)
         if mark is not None:
             self._replace_mark(mark)
@@ -326,11 +346,11 @@ class Store:
         self._segment += 1
         self.directory.rename(SPARE, segment_name(self._segment))
         self.directory.sync_directory()
-        self._capacity, self._spare_bytes = self._spare_bytes, 0
+        self._capacity, self._spare_bytes = self._spare_bytes - SECTOR, 0
         self._offset = 0
 
     def _next_bytes(self) -> int:
-        return min(max(self._sizes.first, 2 * self._capacity), self._sizes.largest)
+        return min(max(self._sizes.first, 2 * (self._capacity + SECTOR)), self._sizes.largest)
 
     def _make_spare(self, size: int) -> None:
         self.directory.create(SPARE, size)
@@ -382,7 +402,7 @@ def _no_wait() -> None:
 def _identify(directory: Directory, entropy: Iterator[int]) -> Identity:
     identity = read_identity(directory)
     if identity is None:
-        if segments_of(directory):
+        if any(name.startswith((PREFIX, SNAPSHOT_PREFIX)) for name in directory.list()):
             raise Refused(
                 f"{directory.label} has a log, but no file {IDENTITY} that says whose. {REJOIN}"
             )
@@ -409,7 +429,7 @@ def _restored(directory: Directory, log: Recovered, identity: Identity) -> Resto
     snapshot = None if replay.mark is None else replay.mark.snapshot
     base = 0 if snapshot is None else snapshot.index
     entries = replay.entries
-    first = entries[0].index if entries else base + 1
+    first = entries[0].index if entries else max(base, replay.last_index) + 1
     if first > base + 1:
         raise Refused(
             f"the log in {directory.label} begins at entry {first}, its snapshot is of entry "

@@ -17,6 +17,7 @@ from ticketing_server.storage.records import (
     align,
     decode_header,
     decode_record,
+    is_closed,
 )
 
 PREFIX = "wal-"
@@ -46,6 +47,8 @@ class Replay:
     entries: list[Entry] = field(default_factory=list)
     highest: dict[int, int] = field(default_factory=dict)
     """The highest index that an entry in a segment ever had, by segment."""
+    last_index: int = 0
+    """Of the log's last entry, which may be in a segment that is dropped."""
 
     def take(self, record: Record, segment: int) -> None:
         """Follow one record; `ValueError` where an entry doesn't follow the ones before."""
@@ -57,6 +60,7 @@ class Replay:
             kind, self.mark = record
             if kind == INSTALL:
                 self.entries.clear()
+                self.last_index = 0
                 self.highest = dict.fromkeys(self.highest, 0)
 
     def _entry(self, entry: Entry, segment: int) -> None:
@@ -70,6 +74,7 @@ class Replay:
                 )
             del entries[place:]
         entries.append(entry)
+        self.last_index = entry.index
         self.highest[segment] = max(self.highest.get(segment, 0), entry.index)
 
 
@@ -87,7 +92,7 @@ class Recovered:
 
     replay: Replay
     position: Position
-    capacity: int
+    segment_bytes: int
     """Size of the segment it ends in; 0 where nothing was ever written."""
     last_group: int
     """Where the last group begins, …"""
@@ -117,8 +122,10 @@ def segment_name(segment: int) -> str:
 
 def segments_of(directory: Directory) -> list[int]:
     """Return the numbers of the segments there are, rising."""
-    names = [name.removeprefix(PREFIX) for name in directory.list() if name.startswith(PREFIX)]
-    return sorted(int(name) for name in names if name.isdecimal())
+    names = {name for name in directory.list() if name.startswith(PREFIX)}
+    numbers = {name.removeprefix(PREFIX) for name in names}
+    found = {int(number) for number in numbers if number.isdecimal()}
+    return sorted(number for number in found if segment_name(number) in names)
 
 
 def beginning(log_id: int) -> Position:
@@ -148,6 +155,8 @@ def read_log(directory: Directory, log_id: int, *, is_live: bool = False) -> Rec
         return Recovered(Replay(), beginning(log_id), 0, 0, b"", torn, [], numbers)
     if len(headless) > 1:
         raise refusal(directory, headless[-1].segment, 0, "no group in it is whole")
+    if not is_live and is_closed(data, log_id, last.segment):
+        raise _missing(directory, last.segment + 1)
     first = last.segment
     while first - 1 in numbers:
         first -= 1
@@ -173,8 +182,16 @@ def read_log(directory: Directory, log_id: int, *, is_live: bool = False) -> Rec
 def refusal(directory: Directory, segment: int, offset: int, what: str) -> Refused:
     """Return the error that says which place is damaged and how the node gets back."""
     return Refused(
-        f"{directory.label}/{segment_name(segment)} is damaged at byte {offset} ({what}), "
-        f"below what was synced later. {REJOIN}"
+        f"{directory.label}/{segment_name(segment)} is damaged at byte {offset} ({what}), and no "
+        f"write that was cut short explains it. {REJOIN}"
+    )
+
+
+def _missing(directory: Directory, segment: int) -> Refused:
+    """Return the error that says which segment is gone, or as good as gone."""
+    return Refused(
+        f"{directory.label}/{segment_name(segment)} is missing, or nothing in it is whole, and the "
+        f"segment before says that it was begun. {REJOIN}"
     )
 
 
@@ -250,10 +267,16 @@ class _Reader:
     def _follow(self, data: bytes, offset: int) -> Header:
         """Step onto the group at an offset."""
         header = self._header(data, offset)
+        size = header.segment_bytes
+        if len(data) != size:
+            what = f"the file has {len(data)} bytes, and had {size} when it was written to"
+            raise Damaged(min(len(data), size), what)
         held = self.position
         follows = (held.group + 1, held.end, held.chain)
         if self._is_begun and (header.group, header.previous_end, header.chain) != follows:
             raise Damaged(offset, "a group does not continue the one before")
+        if not self._is_begun:
+            self.replay.last_index = header.last_index
         self._is_begun = True
         self.position = Position(self.segment, header.begin, header.group, header.chain)
         return header
