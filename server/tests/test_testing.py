@@ -125,9 +125,12 @@ class TestFixtures:
             def test_two(start_ticketing_server):
                 first, second = start_ticketing_server(), start_ticketing_server(max_lease="1s")
                 assert first.address != second.address
+
+            def test_three(ticketing_cluster):
+                assert ticketing_cluster.leader() in (0, 1, 2)
             """
         )
-        pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+        pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=3)
 
 
 class TestLogOfARunningServer:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from ticketing_server.testing import ServerThread
+from ticketing_server.testing import ClusterProcesses, ServerThread, running_cluster
 
 
 @pytest.fixture
@@ -26,3 +26,10 @@ def start_ticketing_server() -> Iterator[Callable[..., ServerThread]]:
             return stack.enter_context(ServerThread(secret, **settings))
 
         yield start
+
+
+@pytest.fixture
+def ticketing_cluster() -> Iterator[ClusterProcesses]:
+    """Three nodes of this test's own, as processes, without a secret; one of them leads."""
+    with running_cluster() as cluster:
+        yield cluster
