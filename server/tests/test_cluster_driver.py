@@ -101,6 +101,34 @@ def test_a_snapshot_that_fails_is_told_and_tried_again(
         assert snapshot() == file
 
 
+def test_a_snapshot_has_all_that_was_applied_when_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = cluster_driver.make_snapshot
+    begun, goes_on = threading.Event(), threading.Event()
+
+    async def slow(path: Path, index: int) -> tuple[bytes, bytes]:
+        begun.set()
+        while not goes_on.is_set():
+            await asyncio.sleep(0.01)
+        return await made(path, index)
+
+    monkeypatch.setattr(cluster_driver, "make_snapshot", slow)
+    with ServerThread(data_dir=str(tmp_path)) as server, PlainClient(server.address) as client:
+        client.hold(b"key")
+        driver = server.call(lambda service: service.driver)
+        assert driver is not None
+        assert server._loop is not None
+        first = asyncio.run_coroutine_threadsafe(driver.snapshot_now(), server._loop)
+        assert begun.wait(WAIT_S)
+        client.hold(b"other")
+        second = asyncio.run_coroutine_threadsafe(driver.snapshot_now(), server._loop)
+        server.call(lambda service: None)
+        goes_on.set()
+        indexes = [snapshot_file.decode(f.result(WAIT_S))[0].index for f in (first, second)]
+        assert indexes[0] < indexes[1]
+
+
 def threads(folder: Path) -> list[ServerThread]:
     """Three nodes in threads, so that what they stand on can be replaced."""
     ports = _free_ports(6)

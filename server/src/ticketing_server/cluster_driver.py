@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import socket
 import threading
 import time
 from collections import deque
@@ -76,8 +77,8 @@ class ClusterDriver:
     ) -> None:
         """Open the directory: `Refused` or OSError where that fails. Nothing else is opened yet.
 
-        `fail` is told exit code and reason when the process has to end. One that only checks
-        writes nothing, and can't be started.
+        `fail` is told exit code and reason when the process has to end, as what it could say from
+        then on may not be true. One that only checks writes nothing, and can't be started.
         """
         if settings.data_dir is None:
             raise ValueError("a node needs a data directory")
@@ -110,7 +111,8 @@ class ClusterDriver:
         self._led: tuple[int, str, int | None] = (0, "", None)
         self._last_leader: tuple[int, int] = (0, 0)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._snapshot_waiters: list[asyncio.Future[bytes]] = []
+        self._snapshot_waiters: list[tuple[int, asyncio.Future[bytes]]] = []
+        """By the entry that the snapshot has to reach."""
         self._has_failed = False
         self._has_ended = threading.Event()
         self.wal_bytes = self._store.wal_bytes
@@ -168,7 +170,7 @@ class ClusterDriver:
     # Life
 
     async def start(
-        self, begin_turn: Callable[[], int], bound: list[Any], keys: PeerKeys | None
+        self, begin_turn: Callable[[], int], bound: list[socket.socket], keys: PeerKeys | None
     ) -> None:
         """Begin to write, and to talk to peers on listening sockets that are bound already."""
         self._loop = asyncio.get_running_loop()
@@ -259,7 +261,7 @@ class ClusterDriver:
         if effects.make_snapshot is not None:
             self._run(self._make_snapshot(effects.make_snapshot))
         if effects.stop:
-            self.fail(EXIT_DATA_DIR, effects.stop)
+            self._fail(EXIT_DATA_DIR, effects.stop)
         raft = self.node.raft
         if raft.term != self._led[0] or raft.role != self._led[1] or raft.leader != self._led[2]:
             self._see_leader()
@@ -313,13 +315,9 @@ class ClusterDriver:
         self._has_failed = True
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         if isinstance(error, OSError):
-            self.fail(EXIT_DISK, f"{self._path} can't be written: {reason}")
+            self._fail(EXIT_DISK, f"{self._path} can't be written: {reason}")
         else:
-            self.fail(EXIT_BUG, f"the log failed: {type(error).__name__}: {reason}")
-
-    def fail(self, code: int, reason: str) -> None:
-        """End the process: what it could say from now on may not be true."""
-        self._fail(code, reason)
+            self._fail(EXIT_BUG, f"the log failed: {type(error).__name__}: {reason}")
 
     # What peers tell
 
@@ -371,7 +369,7 @@ class ClusterDriver:
         """
         configuration = self.node.raft.configuration
         if len(configuration.voters) == 1 and configuration.slots > 1:
-            self.fail(
+            self._fail(
                 EXIT_DATA_DIR,
                 f"slot {hello.slot} belongs to cluster {hello.cluster_id.hex()}, and this node"
                 " alone to another: both would grant the same locks. After a restore or recover on"
@@ -407,7 +405,7 @@ class ClusterDriver:
             if file is not None:
                 return file
         waiter: asyncio.Future[bytes] = self._loop.create_future()
-        self._snapshot_waiters.append(waiter)
+        self._snapshot_waiters.append((raft.applied, waiter))
         self._begin_turn()
         self.node.request_snapshot()
         async with asyncio.timeout(SNAPSHOT_S):
@@ -434,22 +432,29 @@ class ClusterDriver:
         self._log("info", "snapshot", {"index": snapshot.index, "bytes": len(file)}, "")
         if self._writer is not None:
             self._writer.put_snapshot(snapshot, file, base_index, partial(self._kept, snapshot))
-        self._settle(file)
+        self._settle(file, snapshot.index)
+        if self._snapshot_waiters:
+            # This one was begun before they asked.
+            self._begin_turn()
+            self.node.request_snapshot()
 
     def _kept(self, snapshot: Snapshot, is_kept: bool) -> None:
         """Forget the file once it is on disk; without room there it stays here for peers."""
         if is_kept and self._own_file is not None and self._own_file[0] == snapshot:
             self._own_file = None
 
-    def _settle(self, result: bytes | Exception) -> None:
-        for waiter in self._snapshot_waiters:
+    def _settle(self, result: bytes | Exception, index: int = 0) -> None:
+        """Answer those who wait for a snapshot: all of them where there is none."""
+        waiters, self._snapshot_waiters = self._snapshot_waiters, []
+        for wanted, waiter in waiters:
             if waiter.done():
                 continue
             if isinstance(result, Exception):
                 waiter.set_exception(result)
-            else:
+            elif index >= wanted:
                 waiter.set_result(result)
-        self._snapshot_waiters.clear()
+            else:
+                self._snapshot_waiters.append((wanted, waiter))
 
     def _send_snapshot(self, message: InstallSnapshot) -> None:
         self._run(self._read_and_send(message))
