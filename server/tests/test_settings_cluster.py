@@ -122,9 +122,14 @@ def test_nodes_beyond_loopback_need_a_secret_of_their_own(data: str, tmp_path: P
     path = tmp_path / "cluster.secret"
     path.write_text(f"one {GOOD_SECRET}\n")
     settings = settings_of(cluster=FAR, slot="0", data_dir=data, cluster_secret_file=str(path))
-    assert settings.cluster is not None
     assert any("--peer-tls-" in warning for warning in settings.warnings)
+    path.chmod(0o604)
+    path.write_text("one short\n")
+    settings = settings_of(cluster=FAR, slot="0", data_dir=data, cluster_secret_file=str(path))
+    assert "of the cluster's: the secret 'one' has fewer than 16 bytes" in str(settings.warnings)
+    assert f"every user of this machine can read or write {path}" in settings.warnings
     path.write_text(f"two {GOOD_SECRET}\n")
+    assert settings.cluster is not None
     assert [s.name for s in reread_cluster_secrets(settings.cluster)] == ["two"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ticketing_server.addresses import Address
 from ticketing_server.constants_gen import KEEPALIVE_S_CLUSTER
-from ticketing_server.secret_file import read_secret_file
+from ticketing_server.secret_file import read_secret_file, weak_secrets
 from ticketing_server.settings import BY_NAME, ClusterSettings, Settings
 from ticketing_server.settings_given import (
     Given,
@@ -165,9 +165,16 @@ def cluster_warnings(settings: Settings) -> list[str]:
     cluster = settings.cluster
     if cluster is None:
         return []
+    found = [f"of the cluster's: {warning}" for warning in weak_secrets(cluster.secrets)]
+    path = cluster.secret_file
+    if path is not None and path.stat().st_mode & 0o007:
+        found.append(f"every user of this machine can read or write {path}")
     if cluster.tls is None and not all(address.is_loopback for address in cluster.peers):
-        return ["nodes prove the cluster secret to each other, but do not encrypt: no --peer-tls-*"]
-    return []
+        found.append(
+            "nodes prove the cluster secret to each other and encrypt nothing: there is no"
+            " --peer-tls-cert"
+        )
+    return found
 
 
 def with_cluster_defaults(given: Given, values: Mapping[str, Any], settings: Settings) -> Settings:
