@@ -63,7 +63,7 @@ class Cluster:
         return Limits(
             reattach_grace_ms=random.choice((500, 2_000, 5_000)), keepalive_s=1,
             waiters_per_key=random.choice((5, 100, 100)), waiters=random.choice((8, 1_000, 1_000)),
-            max_lease_ms=random.choice((30_000, 60_000, 60_000)),
+            max_lease_ms=random.choice((2_500, 60_000, 60_000)),
             held_keys=random.choice((4, 1_000, 1_000)),
             unsent_bytes=random.choice((64, 1 << 20)),
         )  # fmt: skip

@@ -14,9 +14,9 @@ from ticketing_sim.schedule import MS
 if TYPE_CHECKING:
     from ticketing_sim.world import World
 
-LEASES_S = (0.3, 0.6, 1.0, 2.0, 3.0)
+LEASES_S = (0.3, 0.6, 1.0, 2.0, 3.0, 6.0)
 WAITS_S = (0.0, 0.1, 0.5, 1.5, 3.0, 6.0)
-_THINK_MS = 500
+_THINK_MS = 300
 _HOLDS_MS = (0, 0, 5, 20, 100, 300, 900)
 
 
@@ -95,7 +95,7 @@ class Job:
         chance = random.random()
         if chance < 0.15:
             client.later(hold_ns // 2, "extend", self._extend, ticket)
-        if chance > 0.96 and not ticket.auto_extend:
+        if chance > 0.94 and not ticket.auto_extend:
             # The program forgets it: the lease ends by itself.
             self.world.count("forgotten")
             client.later(hold_ns, "forget", self._done)

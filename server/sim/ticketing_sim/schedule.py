@@ -67,7 +67,8 @@ class Clock:
     def __init__(self, schedule: Schedule, random: Random) -> None:
         self._schedule = schedule
         self._random = random
-        self._ppm = random.randint(-RATE_PPM_MAX, RATE_PPM_MAX)
+        some = random.randint(-RATE_PPM_MAX, RATE_PPM_MAX)
+        self._ppm = random.choice((-RATE_PPM_MAX, RATE_PPM_MAX, some))
         self._base_ns = 0
         self._since_ns = 0
         self._wall_offset_ms = 0

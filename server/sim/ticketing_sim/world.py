@@ -56,7 +56,7 @@ class World:
         self._drawn: Counter[str] = Counter()
         self.cluster: Cluster | None = None
         self.faults = self._set_up()
-        for number in range(self.random.randrange(3, 6)):
+        for number in range(self.random.randrange(3, 7)):
             self.new_client(f"c{number}")
         self.old_clients = [self._old_client(number) for number in range(self.random.randrange(3))]
 
@@ -79,7 +79,7 @@ class World:
             return ClusterFaults(self, self.cluster)
         random = self.random
         limits = Limits(
-            reattach_grace_ms=random.choice((500, 2_000, 5_000)), restart_grace_ms=3_100,
+            reattach_grace_ms=random.choice((500, 2_000, 5_000)), restart_grace_ms=6_100,
             keepalive_s=random.choice((1, 1, 2)), waiters_per_key=random.choice((3, 100)),
             unsent_bytes=random.choice((64, 1 << 20)),
         )  # fmt: skip
