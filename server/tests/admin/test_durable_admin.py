@@ -163,7 +163,7 @@ class TestDurable:
             + ending
         )
         path.write_bytes(b"something else")
-        assert refusal(capsys, USAGE, *words).endswith(f"first bytes are others){ending}")
+        assert refusal(capsys, DIRECTORY, *words).endswith(f"first bytes are others){ending}")
         assert not Path(to).exists()
 
     def test_recover_is_for_clusters_that_were(self, tmp_path: Path, capsys: Capture) -> None:

@@ -31,6 +31,7 @@ from ticketing_server.storage.real_directory import RealDirectory
 from ticketing_server.storage.store import Opened, Store
 
 _MS = 1_000_000
+_NEVER = 1 << 63
 _SAVE_NUMBER = 1
 
 
@@ -117,13 +118,20 @@ def _found(
     if grace_ms is None:
         # Whatever was granted since may go on for as long.
         grace_ms = max(limits.max_lease_ms, limits.restart_grace_ms)
+    until = meta.stamp + grace_ms * _MS
+    # One above, as it may have voted in the last one.
+    term = max(opened.restored.hard_state.term, meta.term) + 1
+    if max(until, term) >= _NEVER:
+        raise AdminError(
+            f"no clock goes on for {show_duration(grace_ms)} after the time in the snapshot; give a"
+            " shorter --restart-grace, or take another backup",
+            DIRECTORY,
+        )
     if grace_ms:
-        replica.table.hold_grants_until(meta.stamp + grace_ms * _MS)
+        replica.table.hold_grants_until(until)
     node_id = opened.identity.node_id
     configuration = Configuration(os.urandom(CLUSTER_ID_BYTES), ((slot, node_id),), slots)
     snapshot = replace(meta, configuration=configuration)
-    # One above, as it may have voted in the last one.
-    term = max(opened.restored.hard_state.term, meta.term) + 1
     save = Save(_SAVE_NUMBER, HardState(term, None), snapshot, ())
     opened.store.write([save], install=snapshot_file.encode(snapshot, replica.dump()))
     return _Founded(snapshot, replica, node_id, slot, grace_ms)
@@ -163,7 +171,7 @@ def _read_backup(path: Path) -> tuple[Snapshot, Replica]:
         raise AdminError(
             f"--snapshot: got {str(path)!a} ({error}); takes a file that `ticketing-admin snapshot`"
             " wrote",
-            USAGE,
+            DIRECTORY,
         ) from None
 
 
