@@ -134,10 +134,10 @@ class Service:
 
     async def drain(self) -> None:
         """Send clients away and wait until they are gone; the listener bounds how long."""
-        if self.driver is not None:
-            await self.driver.hand_over()
         self.state.draining = True
         self.log.always("info", "draining")
+        if self.driver is not None:
+            await self.driver.hand_over()
         await self.server.drain()
 
     async def stop(self) -> None:
