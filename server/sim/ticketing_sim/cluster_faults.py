@@ -31,6 +31,7 @@ class ClusterFaults(Faults):
             (self.crash_node, 6), (self.hang_sync, 3), (self.slow_disk, 2), (self.fail_disk, 1),
             (self.fill_disk, 2), (self.jump_wall_clock, 1), (self.make_snapshot, 4),
             (self.change_settings, 3), (self.force_release, 3), (self.damage_disk, 1),
+            (self.stop_node, 2),
         ]  # fmt: skip
         if self.cluster.size > 1:
             self._kinds += [
@@ -90,6 +91,27 @@ class ClusterFaults(Faults):
         if self.random.random() < 0.1:
             host.directory.crash_within(20)
         self._for(self._some_time(), lambda: self.cluster.start(host))
+
+    def stop_node(self) -> None:
+        """Stop a node as an operator does: it hands the lead over, sends clients away, and ends."""
+        host = self._node()
+        if host is None or host.is_suspended:
+            return
+        self.world.count("node stopped")
+        host.begin_turn()
+        host.node.transfer(None, host.clock.now_ns())
+        host.later(500 * MS, "drain", self._drain, host)
+        self._for(3_000 * MS + self._some_time(), self._starter(host))
+
+    def _drain(self, host: ClusterHost) -> None:
+        host.begin_turn()
+        host.node.drain(host.clock.now_ns())
+        host.later(500 * MS, "stop", self._stop, host)
+
+    def _stop(self, host: ClusterHost) -> None:
+        host.crash(is_power=False)
+        if self._is_over:
+            self.cluster.start(host)
 
     def crash_all(self) -> None:
         """Switch all machines off at once."""
