@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 import ticketing.sync
@@ -127,6 +129,25 @@ def test_a_snapshot_has_all_that_was_applied_when_it_was_asked_for(
         goes_on.set()
         indexes = [snapshot_file.decode(f.result(WAIT_S))[0].index for f in (first, second)]
         assert indexes[0] < indexes[1]
+
+
+def test_a_durable_server_without_room_is_not_ready(tmp_path: Path) -> None:
+    def readiness() -> bytes:
+        try:
+            with urlopen(f"{server.http_url}/readyz", timeout=WAIT_S) as answer:
+                return bytes(answer.read())
+        except HTTPError as error:
+            return error.read()
+
+    def full(is_full: bool) -> None:
+        server.call(lambda service: service.driver._on_full(is_full))  # type: ignore
+
+    with ServerThread(data_dir=str(tmp_path)) as server:
+        eventually(lambda: readiness() == b"ready\n", "ready")
+        full(True)
+        eventually(lambda: readiness() == b"the disk is full\n", "not ready")
+        full(False)
+        eventually(lambda: readiness() == b"ready\n", "ready again")
 
 
 def threads(folder: Path) -> list[ServerThread]:

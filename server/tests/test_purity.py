@@ -22,6 +22,7 @@ PURE = (
     "engine",
     "inspection",
     "limits",
+    "no_leader",
     "lock_table",
     "queues",
     "peers.frames",

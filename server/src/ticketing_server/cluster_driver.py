@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ticketing_server import no_leader
 from ticketing_server.cluster.entries import TABLE_VERSIONS
 from ticketing_server.cluster.messages import Found, PeerHello
 from ticketing_server.cluster.node import ClusterNode
@@ -48,6 +49,8 @@ TRANSFER_S = 1.5
 """How long a leader that stops waits for another to take over."""
 SNAPSHOT_S = 120.0
 MEASURE_S = 5.0
+NO_LEADER_S = 5
+"""How long no leader is known before the log says why."""
 CLOSE_S = 5.0
 """How long a stopping node waits for its disk."""
 _FSYNC_BOUNDS_NS = tuple(int(1e6 * ms) for ms in (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 1000))
@@ -191,7 +194,35 @@ class ClusterDriver:
                 self,
             )  # fmt: skip
             await self.peers.start(bound)
+            self._run(self._watch_leader())
         begin_turn()
+
+    def not_ready(self) -> str:
+        """Return why this node can't serve or name who does, "" where it can."""
+        status = self.node.cluster_status()
+        if status.leader_slot is None:
+            peers = self.peers
+            reason = "" if peers is None else no_leader.why(
+                status.slot, len(peers.settings.addresses), status.cluster_id, peers.up()
+            )  # fmt: skip
+            return f"no leader is known{reason and ': ' + reason}"
+        if self.peers is None and self.node.raft.is_full:
+            return "the disk is full"
+        return ""
+
+    async def _watch_leader(self) -> None:
+        """Log once per reason why no leader is known for a while."""
+        told = ""
+        waited_s = 0
+        while True:
+            await asyncio.sleep(1)
+            reason = self.not_ready()
+            waited_s = waited_s + 1 if reason else 0
+            if not reason:
+                told = ""
+            elif waited_s >= NO_LEADER_S and reason != told:
+                told = reason
+                self._log("warning", "no_leader", {}, reason)
 
     async def hand_over(self) -> None:
         """Give the lead to another node, if this one has it; wait a while for that."""

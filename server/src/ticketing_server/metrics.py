@@ -48,9 +48,7 @@ class ShellState:
         """Return why clients had better go elsewhere, "" where there is no reason."""
         if self.draining:
             return "draining"
-        if self.driver is not None and self.driver.node.cluster_status().leader_slot is None:
-            return "no leader is known"
-        return ""
+        return self.driver.not_ready() if self.driver is not None else ""
 
 
 class EngineCollector(Collector):
