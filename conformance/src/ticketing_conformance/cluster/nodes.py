@@ -234,7 +234,7 @@ class Cluster:
 
     def leader(self, seconds: float = LEADER_SECONDS) -> int:
         """The slot of the node that leads, as soon as there is one."""
-        found = self.wait(_leader_of, seconds, "no node leads")
+        found = self.wait(leader_of, seconds, "no node leads")
         assert found is not None
         return found
 
@@ -243,7 +243,7 @@ class Cluster:
         committed = max((view.commit for view in self.views().values()), default=0)
 
         def is_whole(views: Mapping[int, View]) -> int | None:
-            leader = _leader_of(views)
+            leader = leader_of(views)
             if leader is None or len(views) < self.plan.slots:
                 return None
             head = views[leader]
@@ -289,7 +289,7 @@ class Cluster:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _leader_of(views: Mapping[int, View]) -> int | None:
+def leader_of(views: Mapping[int, View]) -> int | None:
     """The one that leads in the highest term: an older one may not know yet that it does not."""
     leading = [(view.term, slot) for slot, view in views.items() if view.is_leader]
     if not leading:
