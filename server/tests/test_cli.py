@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -22,6 +23,7 @@ from typing import NamedTuple, Protocol
 from urllib.request import urlopen
 
 import pytest
+import uvloop
 from plain_client import PlainClient
 from ticketing_server import constants_gen as c
 from ticketing_server import service
@@ -449,3 +451,12 @@ def test_what_a_full_collection_finds_alive_is_not_looked_at_again() -> None:
         assert gc.get_freeze_count() > 1_000
     finally:
         gc.unfreeze()
+
+
+def test_only_a_loop_that_leaves_no_cycles_is_trusted_with_that() -> None:
+    for make, trusted in ((asyncio.new_event_loop, False), (uvloop.new_event_loop, True)):
+        loop = make()
+        try:
+            assert service.leaves_no_cycles(loop) is trusted
+        finally:
+            loop.close()

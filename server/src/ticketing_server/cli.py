@@ -202,9 +202,12 @@ async def _run(settings: Settings, log: EventLog, *, only_check: bool) -> int:
     _handle_signals(running, stop_asked, notify_socket)
     asyncio.get_running_loop().set_exception_handler(running.log_bug)
     await running.start()
-    gc.callbacks.append(service.freeze_what_stays)
     try:
         gc.collect()
+        # What lives as long as the process need not be looked at by each collection.
+        gc.freeze()
+        if service.leaves_no_cycles(asyncio.get_running_loop()):
+            gc.callbacks.append(service.freeze_what_stays)
         if settings.ready_file is not None:
             _write_ready_file(settings.ready_file, running)
         _announce(running, log)
@@ -214,7 +217,8 @@ async def _run(settings: Settings, log: EventLog, *, only_check: bool) -> int:
         if not running.exit_code:
             await running.drain()
     finally:
-        gc.callbacks.remove(service.freeze_what_stays)
+        if service.freeze_what_stays in gc.callbacks:
+            gc.callbacks.remove(service.freeze_what_stays)
         await running.stop()
         if settings.ready_file is not None and settings.ready_file.is_file():
             settings.ready_file.unlink()
