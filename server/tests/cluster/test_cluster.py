@@ -41,6 +41,7 @@ def test_nobody_leads_before_the_founding() -> None:
     host = network.hosts[1]
     peered, welcome = host.welcome(client=1)
     assert (welcome["role"], welcome["leader"]) == (3, b"")
+    assert welcome["fingerprint"] == bytes(32)
     acquire(host, peered, 1)
     ((name, fields),) = peered.take()
     assert (name, fields["request_id"], fields["code"]) == ("error", 1, 10)

@@ -197,6 +197,8 @@ def test_what_was_read_before_the_end_of_a_connection_is_answered() -> None:
         network.settle()
         assert [name for name, _ in peered.take()] == ["granted", "error"][: 1 if ends else 2]
         assert peered.close == "linger"
+        assert host.node.connections == {}
+        assert host.node.counters().connections == {}
 
 
 def test_a_long_log_is_applied_in_bounded_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from ticketing_server.cluster import snapshot_file
 from ticketing_server.cluster.entries import TABLE_VERSIONS
 from ticketing_server.cluster.messages import Found, PeerHello
 from ticketing_server.cluster.node import ClusterNode
-from ticketing_server.cluster.values import NodeSettings
+from ticketing_server.cluster.values import NodeSettings, SnapshotPolicy
 from ticketing_server.limits import Limits
 from ticketing_server.raft.configuration import Configuration
 from ticketing_server.raft.core import founding_entry
@@ -194,6 +194,25 @@ def test_a_removed_node_that_returns_stops() -> None:
     network.run(2 * SECOND)
     assert "removed" in old.stop
     assert network.hosts[old.slot].node.raft.is_voter
+
+
+def test_a_removed_node_that_gets_a_snapshot_stops_too() -> None:
+    """A snapshot doesn't tell who was a member before it; the node itself knows."""
+    network = founded(policy=SnapshotPolicy(entries=8, trailing=1))
+    old = network.leader().followers()[0]
+    lose(network, old)
+    network.replace(old.slot, 777)
+    network.run(12 * SECOND)
+    for client in range(1, 8):
+        serve(network, client)
+    network.agree()
+    network.hosts.append(old)
+    network.by_id[old.node_id] = old
+    old.begin()
+    network.heal()
+    network.run(2 * SECOND)
+    assert old.disk.snapshot is not None
+    assert "removed" in old.stop
 
 
 def test_a_learner_goes_on_under_the_next_leader() -> None:

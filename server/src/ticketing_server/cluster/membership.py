@@ -11,6 +11,7 @@ from ticketing_server.raft.core import Raft, founding_entry
 from ticketing_server.raft.state import LEADER
 
 _WORD_BYTES = 8
+_FOUNDING_INDEX = 1
 _FOUNDER = 0
 """The slot that founds a cluster, so that no two do."""
 
@@ -91,8 +92,8 @@ class Membership:
         raft = self._raft
         if self._was_voter and raft.is_voter:
             return False
-        # What is not committed may be undone.
-        is_settled = raft.commit >= raft.history.changed_at
+        # What is not committed may be undone, but for the founding, which nobody decides on.
+        is_settled = raft.history.changed_at <= max(raft.commit, _FOUNDING_INDEX)
         if raft.is_voter:
             self._was_voter = self._was_voter or is_settled
             return False
