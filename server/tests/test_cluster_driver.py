@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -215,6 +216,22 @@ def restore(path: Path, slot: int) -> None:
     file = snapshot_file.encode(snapshot, replica.dump())
     store.write([Save(1, HardState(1), snapshot, ())], install=file)
     directory.close()
+
+
+def test_a_restored_server_says_for_how_long_it_grants_nothing(tmp_path: Path) -> None:
+    directory = RealDirectory(tmp_path)
+    store, _, _, identity = Store.open(directory, iter(range(1, 1_000)))
+    snapshot = Snapshot(1, 1, 0, Configuration(bytes(16), ((0, identity.node_id),), 1))
+    replica = Replica()
+    replica.index = 1
+    replica.table.hold_grants_until(3_600_000_000_000)
+    file = snapshot_file.encode(snapshot, replica.dump())
+    store.write([Save(1, HardState(1), snapshot, ())], install=file)
+    directory.close()
+    with ServerThread(data_dir=str(tmp_path)) as server:
+        eventually(lambda: "nothing is granted for 3600 s" in str(server.log_lines), "it says so")
+        with urlopen(f"{server.http_url}/status", timeout=WAIT_S) as answer:
+            assert 3_500 < json.load(answer)["node"]["grants_held_s"] <= 3_600
 
 
 def test_two_nodes_restored_apart_do_not_both_serve(tmp_path: Path) -> None:

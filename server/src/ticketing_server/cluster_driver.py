@@ -309,6 +309,19 @@ class ClusterDriver:
             return
         self._last_leader = (raft.term, leader)
         self.leader_changes += 1
+        if raft.role == LEADER and (left_s := self.grants_held_s()):
+            text = (
+                f"nothing is granted for {left_s:.0f} s, as leases of before a restore or recover"
+                " may still run; another --restart-grace of that command makes it shorter"
+            )
+            self._log("warning", "grants_held", {"left_s": round(left_s, 3)}, text)
+
+    def grants_held_s(self) -> float:
+        """For how long nothing is granted yet, since a restore or recover; 0 where it is."""
+        until_ns = self.node.table.grants_held_until
+        if until_ns is None:
+            return 0.0
+        return max(0.0, (until_ns - self.node.cluster_status().cluster_time_ns) / 1e9)
 
     def _save(self, save: Save) -> None:
         install = None

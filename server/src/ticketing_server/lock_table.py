@@ -119,6 +119,11 @@ class LockTable(TableState):
         """The limits and graces that hold now."""
         return self._limits
 
+    @property
+    def grants_held_until(self) -> int | None:
+        """Until when nothing is granted, as leases of before may still run; None if they don't."""
+        return self._grace_until
+
     def hold_grants_until(self, until_ns: int) -> None:
         """Grant nothing until then, as after a start: leases that are in no table end first.
 

@@ -111,6 +111,7 @@ def status_fields(driver: ClusterDriver) -> dict[str, Any]:
         "checksum": status.checksum.hex(),
         "snapshot_index": status.snapshot_index,
         "pending": status.pending,
+        "grants_held_s": round(driver.grants_held_s(), 3),
         "members": [
             {
                 "slot": member.slot,
