@@ -67,7 +67,7 @@ class SimClient(Process):
     def __init__(
         self, world: World, name: str, clock: Clock, random: Random, endpoints: list[Endpoint]
     ) -> None:
-        super().__init__(name, world.schedule, clock)
+        super().__init__(name, world.schedule, clock, random)
         self.world = world
         self.random = random
         self.client_id = random.getrandbits(64)

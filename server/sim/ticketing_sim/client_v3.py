@@ -34,7 +34,7 @@ class ClientV3(Process):
     """Acquires, holds and releases keys over one connection after another."""
 
     def __init__(self, world: World, name: str, clock: Clock, random: Random) -> None:
-        super().__init__(name, world.schedule, clock)
+        super().__init__(name, world.schedule, clock, random)
         self.world = world
         self.random = random
         self.wire: WireV3 | None = None

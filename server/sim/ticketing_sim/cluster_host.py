@@ -13,7 +13,7 @@ from ticketing_server.cluster.node import ClusterNode
 from ticketing_server.cluster.values import NodeEffects, NodeSettings, SnapshotPolicy
 from ticketing_server.limits import Limits
 from ticketing_server.peers import frames
-from ticketing_server.raft.messages import InstallSnapshot, Message, Snapshot, VoteReply
+from ticketing_server.raft.messages import InstallSnapshot, Message, Snapshot
 from ticketing_server.raft.saves import Save
 from ticketing_server.raft.state import LEADER, Restored
 from ticketing_server.raft.timing import Timing, Windows
@@ -389,8 +389,7 @@ class ClusterHost(Host):
             self._send(message)
 
     def _send(self, message: Message | Found) -> None:
-        if isinstance(message, VoteReply):
-            self.cluster.raft_checks.voted(message)
+        self.cluster.raft_checks.sent(message)
         if isinstance(message, InstallSnapshot):
             held = self._own_snapshot
             if held is None or held[0] != message.snapshot:

@@ -36,7 +36,7 @@ class Host(Process):
     limits: Limits
 
     def __init__(self, world: World, name: str, clock: Clock, random: Random) -> None:
-        super().__init__(name, world.schedule, clock)
+        super().__init__(name, world.schedule, clock, random)
         self.world = world
         self.random = random
         self.sockets: dict[int, ServerEnd] = {}
@@ -91,7 +91,10 @@ class Host(Process):
                 self.at_local(due_ns + self.random.randrange(MS), "timer", self._on_timer, due_ns)
         if self.is_alive:
             self.world.may_stop_before_writing(self)
-            self.do(self._write, outputs)
+            if self.is_suspended:
+                self.do(self._write, outputs)
+            else:
+                self._write(outputs)
 
     def after_turn(self, now_ns: int) -> None:
         """Do what else a turn brought."""

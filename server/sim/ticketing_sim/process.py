@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
-from ticketing_sim.schedule import Clock, Schedule
+from ticketing_sim.schedule import US, Clock, Schedule
+
+_LATER = 0.1
+"""How often, after each thing that waited, a turn ends before the next."""
+_TURN_NS = 250 * US
 
 
 class Process:
     """A program on a machine. What comes in is done in order; while suspended, it waits."""
 
-    def __init__(self, name: str, schedule: Schedule, clock: Clock) -> None:
+    def __init__(self, name: str, schedule: Schedule, clock: Clock, chance: Random) -> None:
         self.name = name
+        self.chance = chance
         self.schedule = schedule
         self.clock = clock
         self.is_alive = True
         self.life = 0
         """Counts its starts: what was scheduled for an earlier life doesn't happen."""
         self.is_suspended = False
+        self._catches_up = False
+        """Whether it runs again, and has yet to do some of what waited."""
         self._waiting: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
     def do(self, call: Callable[..., None], *arguments: Any) -> None:
         """Let it do something as soon as it runs."""
         if not self.is_alive:
             return
-        if self.is_suspended:
+        if self.is_suspended or self._catches_up:
             self._waiting.append((call, arguments))
         else:
             call(*arguments)
@@ -44,8 +52,12 @@ class Process:
         self.schedule.at(when_ns, f"{self.name} {name}", self._in_life, self.life, call, arguments)
 
     def _in_life(self, life: int, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        if life == self.life:
-            self.do(call, *arguments)
+        if life != self.life:
+            return
+        if self.is_suspended:
+            self._waiting.append((call, arguments))
+        else:
+            call(*arguments)
 
     def suspend(self) -> None:
         """Stop it where it is; its sockets take in what comes."""
@@ -54,10 +66,21 @@ class Process:
     def resume(self) -> None:
         """Let it go on."""
         self.is_suspended = False
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Do what waited, not always all of it before anything else: sockets are read in turns."""
+        self._catches_up = False
         waiting, self._waiting = self._waiting, []
         for place, (call, arguments) in enumerate(waiting):
-            if self.is_suspended or not self.is_alive:
-                self._waiting = waiting[place:] + self._waiting if self.is_alive else []
+            if not self.is_alive:
+                return
+            is_later = place > 0 and self.chance.random() < _LATER
+            if self.is_suspended or is_later:
+                self._waiting = waiting[place:] + self._waiting
+                if is_later and not self.is_suspended:
+                    self._catches_up = True
+                    self.later(_TURN_NS, "catch up", self._catch_up)
                 return
             call(*arguments)
 
@@ -65,5 +88,6 @@ class Process:
         """End it at once."""
         self.is_alive = False
         self.is_suspended = False
+        self._catches_up = False
         self.life += 1
         self._waiting.clear()

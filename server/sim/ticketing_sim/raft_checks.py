@@ -8,7 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ticketing_server.raft.core import Raft
-from ticketing_server.raft.messages import Entry, HardState, VoteReply
+from ticketing_server.raft.messages import (
+    ADD,
+    REMOVE,
+    AppendReply,
+    Entry,
+    HardState,
+    VoteReply,
+)
 from ticketing_server.raft.saves import Save
 from ticketing_server.raft.state import LEADER, Restored
 
@@ -81,10 +88,21 @@ class RaftChecks:
         self._commits: dict[int, int] = {}
         """How far the leader of each term knew it was committed when it was elected."""
 
-    def voted(self, reply: VoteReply) -> None:
-        """A vote was given."""
-        if reply.granted and not reply.pre:
-            self._vote(reply.sender, reply.campaign, reply.to)
+    def sent(self, message: object) -> None:
+        """A message leaves: what it promises is on the disk."""
+        if isinstance(message, VoteReply) and message.granted and not message.pre:
+            self._vote(message.sender, message.campaign, message.to)
+            held = self.durable[message.sender].hard_state
+            if held.term == message.campaign:
+                is_kept = held.vote == message.to
+            else:
+                is_kept = held.term > message.campaign
+            if not is_kept:
+                raise Broken(f"{message} leaves, and {held} is on the disk")
+        elif isinstance(message, AppendReply) and message.accepted and message.index:
+            durable = self.durable[message.sender]
+            if message.index > durable.snapshot_index and message.index not in durable.terms:
+                raise Broken(f"{message} leaves, and that entry is not on the disk")
 
     def _vote(self, node: int, term: int, candidate: int) -> None:
         if self._votes.setdefault((node, term), candidate) != candidate:
@@ -92,6 +110,8 @@ class RaftChecks:
 
     def saved(self, core: Raft, save: Save) -> None:
         """Log matching: an entry and the term before it are the same wherever they occur."""
+        if core.role == LEADER and any(entry.kind in (ADD, REMOVE) for entry in save.entries):
+            self._changed(core)
         for entry in save.entries:
             before = core.log.term(entry.index - 1)
             if before is None:
@@ -99,6 +119,15 @@ class RaftChecks:
             known = self._seen.setdefault((entry.index, entry.term), (entry, before))
             if known != (entry, before):
                 raise Broken(f"log matching: {core.node_id:x} has {entry} after {before}: {known}")
+
+    def _changed(self, core: Raft) -> None:
+        """Members change one at a time, each change committed before the next."""
+        (_, *before), (_, now) = core.history._steps[:-1], core.history._steps[-1]
+        held = core.history._steps[-2][1] if len(core.history._steps) > 1 else now
+        if len(set(held.members) ^ set(now.members)) > 1:
+            raise Broken(f"{core.node_id:x} goes from {held} to {now} at once")
+        if any(index > core.commit for index, _ in before):
+            raise Broken(f"{core.node_id:x} goes to {now} before {held} is committed")
 
     def leads(self, core: Raft) -> bool:
         """A node leads; returns whether that is news."""
