@@ -64,6 +64,24 @@ def test_what_stays_of_the_log_is_bounded_in_bytes() -> None:
     work(network, host, 1, 50)
 
 
+def test_a_full_disk_has_one_made_that_keeps_nothing_behind_it() -> None:
+    network = Network(1, policy=replace(POLICY, entries=1000))
+    (host,) = network.hosts
+    network.connect()
+    network.settle()
+    work(network, host, 10)
+    assert host.disk.snapshot is None
+    applied = host.node.replica.index
+    host.node.disk_full(True, network.now)
+    host.turn()
+    network.settle()
+    raft = host.node.raft
+    assert raft.snapshot is not None
+    assert (raft.snapshot.index, raft.log.base_index) == (applied, applied)
+    host.node.disk_full(False, network.now)
+    work(network, host, 1, 50)
+
+
 def test_a_restart_goes_on_from_it() -> None:
     network = Network(1, policy=POLICY)
     (host,) = network.hosts

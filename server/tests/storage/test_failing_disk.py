@@ -91,6 +91,25 @@ def test_no_room_for_a_next_segment_is_seen_at_half_of_the_present_one() -> None
     assert begin(directory).restored.entries[-1].index == index + 19
 
 
+def test_where_a_larger_segment_has_no_room_the_next_one_is_of_the_smallest_size() -> None:
+    directory = FaultyDirectory()
+    store = begin(directory).store
+    store.write([Save(1, HardState(1, 7), None, (FOUNDING,))])
+    index = 1
+    while "spare" not in directory.list():
+        index += 1
+        store.write([entry(index)])
+    sizes = {name: directory.size(name) for name in directory.list()}
+    first = min(size for name, size in sizes.items() if name.startswith("wal-"))
+    directory.room = directory.used + first
+    while len([name for name in directory.list() if name.startswith("wal-")]) < 3:
+        index += 1
+        store.write([entry(index)])
+    assert not store.is_full
+    assert directory.size(max(name for name in directory.list() if "wal-" in name)) == first
+    assert begin(directory).restored.entries[-1].index == index
+
+
 def test_segment_that_is_full_without_a_next_one_fails_and_loses_nothing() -> None:
     directory = FaultyDirectory()
     store = begin(directory).store

@@ -145,6 +145,7 @@ class ClusterNode(Serving):
         """Take that the disk takes no more entries, or does again."""
         self._is_disk_full = is_full
         self.raft.disk_full(is_full=is_full, now_ns=now_ns)
+        self._snapshots.disk_full(is_full)
         if is_full and self._is_alone:
             self._refuse_queued()
 

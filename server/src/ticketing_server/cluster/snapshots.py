@@ -25,6 +25,12 @@ class Snapshots:
         """The entry that the next snapshot is of, and the checksum there."""
         self._is_making = False
         self._compacted: Snapshot | None = None
+        self._is_short_of_room = False
+
+    def disk_full(self, is_full: bool) -> None:
+        """Take that the disk takes no more entries, or does again: a snapshot makes room."""
+        self._is_short_of_room = is_full
+        self.is_requested |= is_full
 
     def count(self, entry: Entry) -> None:
         """Take that an entry was applied."""
@@ -70,7 +76,9 @@ class Snapshots:
         self._compacted = self._raft.compact(index, self._trailing(index))
 
     def _trailing(self, index: int) -> int:
-        """Return how many entries up to `index` stay in the log."""
+        """Return how many entries up to `index` stay in the log, for peers that lag a little."""
+        if self._is_short_of_room:
+            return 0
         log, policy = self._raft.log, self._policy
         first = max(log.base_index, index - policy.trailing) + 1
         kept = size = 0

@@ -359,11 +359,16 @@ class Store:
         self.is_full = False
 
     def _prepare(self) -> None:
+        """Make the next segment; where there is no room for it, one of the smallest size."""
         try:
-            self._make_spare(self._next_bytes())
-        except OSError:
-            self.is_full = True
-            self._discard(SPARE)
+            for size in sorted({self._next_bytes(), self._sizes.first}, reverse=True):
+                try:
+                    self._make_spare(size)
+                    break
+                except OSError:
+                    self._discard(SPARE)
+            else:
+                self.is_full = True
         finally:
             self._is_preparing = False
 
