@@ -37,8 +37,9 @@ from ticketing_server.session import FaceFactory
 
 __all__ = ["TABLE_VERSIONS", "ClusterNode"]
 _TOKENS_PER_MS_BITS = 20
-APPLIED_BYTES_MAX = 1024 * 1024
-"""Entries that are applied in one turn; one more may go over that."""
+APPLIED_BYTES_MAX = 128 * 1024
+"""Entries that are applied in one turn, so that peers are heard and answered between; the last one
+may go over that."""
 
 
 class _Proposed(NamedTuple):
