@@ -18,6 +18,7 @@ import pytest
 import ticketing.sync
 from plain_client import PlainClient
 from ticketing_server import constants_gen as c
+from ticketing_server.storage import store
 from ticketing_server.testing import (
     ClusterProcesses,
     ServerProcess,
@@ -307,8 +308,9 @@ class TestCluster:
         assert process is not None
         with ticketing.sync.connect(cluster.url, secret=SECRET) as client:
             held = client.acquire("held", lease=600.0)
-            # The first segment fits, the next one doesn't.
-            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (5 << 20, resource.RLIM_INFINITY))
+            # What is there may be filled, a next segment of even the smallest size can't be made.
+            limit = store.DEFAULT_SIZES.first - 4_096
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
             give_up_s = time.monotonic() + WAIT_S
             keys = [f"{'k' * 100}{number}" for number in range(200)]
             while "disk_full" not in cluster.nodes[leader].log:
