@@ -10,6 +10,7 @@ from ticketing_server.storage.wal import PREFIX
 from ticketing_sim.cluster import Cluster
 from ticketing_sim.cluster_host import ClusterHost
 from ticketing_sim.faults import Faults
+from ticketing_sim.host import Host
 from ticketing_sim.schedule import MS
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ class ClusterFaults(Faults):
             return leader
         host = self.random.choice(self.cluster.hosts)
         return host if host.is_alive or not is_running else None
+
+    def choose_host(self) -> Host:
+        """Choose a server, the leader often."""
+        return self._node(is_running=False) or self.cluster.hosts[0]
 
     def crash_node(self) -> None:
         """Kill a node, or switch its machine off."""

@@ -13,7 +13,7 @@ from ticketing_server.cluster.node import ClusterNode
 from ticketing_server.cluster.values import NodeEffects, NodeSettings, SnapshotPolicy
 from ticketing_server.limits import Limits
 from ticketing_server.peers import frames
-from ticketing_server.raft.messages import InstallSnapshot, Message, Snapshot
+from ticketing_server.raft.messages import Append, InstallSnapshot, Message, Snapshot
 from ticketing_server.raft.saves import Save
 from ticketing_server.raft.state import LEADER, Restored
 from ticketing_server.raft.timing import Timing, Windows
@@ -217,7 +217,9 @@ class ClusterHost(Host):
             self.world.count("node voted again after a wipe")
         if effects.save is not None:
             self._save(effects.save)
+        self.has_work_on_its_way = raft.role != LEADER
         for message in effects.now:
+            self.has_work_on_its_way |= isinstance(message, Append) and bool(message.entries)
             self._send(message)
         for message in effects.after_sync:
             self._held.append((effects.after, message))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ticketing_sim.world import World
 
 _PAUSES_MS = (5, 60, 250, 380, 700, 1_500, 4_000)
+_STALLS_MS = (60, 250, 380, 550, 650, 700, 750, 1_500, 4_000)
+"""Of servers: many about as long as it takes others to elect a leader."""
 
 
 class Faults:
@@ -158,7 +160,7 @@ class Faults:
 
     # Servers
 
-    def _suspend(self, process: Process) -> None:
+    def _suspend(self, process: Process, duration_ns: int | None = None) -> None:
         process.suspend()
         life = process.life
 
@@ -166,25 +168,33 @@ class Faults:
             if process.life == life:
                 process.resume()
 
-        self._for(self._some_time(), undo)
+        self._for(self._some_time() if duration_ns is None else duration_ns, undo)
 
     def suspend_host(self) -> None:
         """Stop a server, where it waits or between a decision and its write."""
-        host = self.random.choice(self.world.hosts)
+        host = self.choose_host()
         if not host.is_alive or host.is_suspended:
             return
         self.world.count("server suspended")
-        if self.random.random() < 0.4:
+        if self.random.random() < 0.6:
             self._stops[host.name] = host.life
         else:
-            self._suspend(host)
+            self._suspend(host, self._stall())
+
+    def choose_host(self) -> Host:
+        """Choose a server."""
+        return self.random.choice(self.world.hosts)
+
+    def _stall(self) -> int:
+        return self.random.choice(_STALLS_MS) * MS + self.random.randrange(MS)
 
     def may_stop_before_writing(self, host: Host) -> None:
         """Stop a server now, if it was to be at such a moment."""
-        if self._stops.get(host.name) == host.life and not host.is_suspended:
+        is_meant = self._stops.get(host.name) == host.life and not host.is_suspended
+        if is_meant and host.has_work_on_its_way:
             del self._stops[host.name]
             self.world.count("server suspended before a write")
-            self._suspend(host)
+            self._suspend(host, self._stall())
 
     def crash_host(self) -> None:
         """Kill a server; it starts again."""

@@ -41,6 +41,8 @@ class Host(Process):
         self.random = random
         self.sockets: dict[int, ServerEnd] = {}
         self.reads_clients = True
+        self.has_work_on_its_way = True
+        """Whether the turn at hand leaves something unfinished: a good moment for a stop."""
         self._next_number = 1
         self._turn_ns = 0
         self._timer_ns: int | None = None

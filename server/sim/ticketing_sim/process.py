@@ -8,7 +8,7 @@ from typing import Any
 
 from ticketing_sim.schedule import US, Clock, Schedule
 
-_LATER = 0.1
+_LATER = 0.3
 """How often, after each thing that waited, a turn ends before the next."""
 _TURN_NS = 250 * US
 
