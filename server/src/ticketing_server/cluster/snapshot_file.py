@@ -10,13 +10,9 @@ from struct import Struct, error
 from zlib import crc32
 
 from ticketing_server.cluster.replica import Replica
-from ticketing_server.raft.configuration import (
-    CLUSTER_ID_BYTES,
-    Configuration,
-    decode_founding,
-    decode_member,
-)
-from ticketing_server.raft.messages import ADD, FOUND, REMOVE, Entry, Snapshot
+from ticketing_server.raft.configuration import CLUSTER_ID_BYTES, Configuration
+from ticketing_server.raft.messages import Entry, Snapshot
+from ticketing_server.raft.state import changed
 
 MAGIC = b"TKTSNAP\x01"
 _META = Struct(f">QQQ{CLUSTER_ID_BYTES}sBB")
@@ -103,14 +99,3 @@ def make(previous: bytes | None, entries: Iterable[Entry], index: int) -> tuple[
         raise ValueError(f"the log reaches entry {replica.index}, the snapshot is of {index}")
     meta = Snapshot(replica.index, replica.term, replica.stamp, configuration)
     return encode(meta, replica.dump()), replica.checksum
-
-
-def changed(configuration: Configuration, entry: Entry) -> Configuration:
-    """Return who votes after an entry."""
-    if entry.kind == FOUND:
-        return decode_founding(entry.payload)
-    if entry.kind == REMOVE:
-        return configuration.without(*decode_member(entry.payload))
-    if entry.kind == ADD:
-        return configuration.with_member(*decode_member(entry.payload))
-    return configuration

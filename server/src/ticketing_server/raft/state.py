@@ -23,6 +23,17 @@ CANDIDATE = "candidate"
 LEADER = "leader"
 
 
+def changed(held: Configuration, entry: Entry) -> Configuration:
+    """Return who votes from an entry on, where `held` says who did before it."""
+    if entry.kind == FOUND:
+        return decode_founding(entry.payload)
+    if entry.kind == REMOVE:
+        return held.without(*decode_member(entry.payload))
+    if entry.kind == ADD:
+        return held.with_member(*decode_member(entry.payload))
+    return held
+
+
 class Restored(NamedTuple):
     """What a node reads from its disk before it begins; nothing, the first time."""
 
@@ -128,13 +139,8 @@ class NodeState:
             self._configure(entry)
 
     def _configure(self, entry: Entry) -> None:
-        if entry.kind == FOUND:
-            self.history.push(entry.index, decode_founding(entry.payload))
-        elif entry.kind in (REMOVE, ADD):
-            slot, node = decode_member(entry.payload)
-            held = self.configuration
-            change = held.without if entry.kind == REMOVE else held.with_member
-            self.history.push(entry.index, change(slot, node))
+        if entry.kind in (FOUND, REMOVE, ADD):
+            self.history.push(entry.index, changed(self.configuration, entry))
 
     def _replace_from(self, index: int) -> None:
         """Make room for a leader's entries where they differ from this node's."""
