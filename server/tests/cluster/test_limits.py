@@ -50,6 +50,26 @@ def test_two_entries_are_unsynced_and_what_comes_meanwhile_is_the_next() -> None
     assert [fields["request_id"] for _, fields in peered.take()] == [3, 4, 5, 6, 7]
 
 
+def test_time_waits_for_the_disk_too() -> None:
+    """A lease that is due while two entries are on their way ends when one of them is there."""
+    network, host = alone()
+    peered, _ = host.welcome(client=1)
+    fields = {"request_id": 1, "wait_ms": 0, "lease_ms": 500, "key": b"k"}
+    host.request(peered, "acquire", **fields)
+    network.settle()
+    token = granted(peered.take())
+    host.syncs = False
+    for number in (2, 3):
+        host.feed(peered, requests(number, 1))
+    network.run(2 * SECOND)
+    assert len(unsynced(host)) == 2
+    assert peered.take() == []
+    host.syncs = True
+    host.turn()
+    network.settle()
+    assert ("dropped", {"token": token, "reason": 1}) in peered.take()
+
+
 def test_nothing_is_read_while_a_whole_entry_waits() -> None:
     network, host = alone()
     peered, _ = host.welcome(client=1)

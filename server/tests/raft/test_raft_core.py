@@ -402,3 +402,4 @@ def test_a_snapshot_that_is_not_answered_is_sent_again() -> None:
         if any(isinstance(message, InstallSnapshot) for message in node.take(now_ns).now):
             sent.append(now_ns)
     assert sent == [500 * MS, 60_500 * MS]
+    assert node.peers[2].state == REPLICATE
