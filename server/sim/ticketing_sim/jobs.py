@@ -95,11 +95,11 @@ class Job:
         chance = random.random()
         if chance < 0.15:
             client.later(hold_ns // 2, "extend", self._extend, ticket)
-        if chance > 0.94 and not ticket.auto_extend:
+        if chance > 0.94 and not ticket.auto_extend and not self.world.is_winding_down:
             # The program forgets it: the lease ends by itself.
             self.world.count("forgotten")
             client.later(hold_ns, "forget", self._done)
-        elif chance > 0.9 and not self.world.is_winding_down:
+        elif 0.9 < chance <= 0.94 and not self.world.is_winding_down:
             client.later(hold_ns, "hand over", self._hand_over, ticket)
         else:
             client.later(hold_ns, "release", self._release, ticket)
