@@ -27,6 +27,8 @@ class Schedule:
     def __init__(self, trace: TextIO | None = None) -> None:
         self.now_ns = 0
         self.events = 0
+        self.events_max = 1 << 62
+        """More than these mean that something never comes to rest."""
         self.digest = 0
         """Of everything that happened; equal where two runs were."""
         self._heap: list[tuple[int, int, str, Callable[..., None], tuple[Any, ...]]] = []
@@ -54,6 +56,8 @@ class Schedule:
         while heap and heap[0][0] <= until_ns:
             self.now_ns, order, name, call, arguments = heappop(heap)
             self.events += 1
+            if self.events > self.events_max:
+                raise Broken(f"a storm: {self.events} events by {self.now_ns / SECOND:.1f} s")
             self.note(f"{name} {order}")
             call(*arguments)
             if is_done is not None and is_done():

@@ -26,6 +26,8 @@ from ticketing_sim.table_view import DETACHED
 
 SIZES = (0, 1, 3, 5, 3, 3, 3, 3)
 """Nodes by seed; 0 is a server of memory mode."""
+_EVENTS_PER_S_MAX = 6_000
+"""Some three times what the busiest world has."""
 _LOOK_NS = 200 * MS
 SETTLES_NS = 10 * SECOND
 """How long everything may take to settle once the faults have ended."""
@@ -38,6 +40,7 @@ class World:
         self.seed = seed
         self.seconds = seconds
         self.schedule = Schedule(trace)
+        self.schedule.events_max = int((seconds + SETTLES_NS // SECOND) * _EVENTS_PER_S_MAX)
         self.random = self.stream("world")
         self.counters: Counter[str] = Counter()
         self.applied = 0
