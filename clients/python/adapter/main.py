@@ -195,6 +195,8 @@ class Adapter:
 
 
 def main() -> None:
+    # Who starts tests in the background may have them ignore it, and it is how calls are cancelled.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     adapter = Adapter()
     for line in sys.stdin:
         number, verb, fields = parse(line)
