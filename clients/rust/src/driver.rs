@@ -11,6 +11,7 @@ use crate::dial::{why, Stream, Transport};
 use crate::events::{Event, Level};
 use std::collections::VecDeque;
 use std::future::{poll_fn, Future};
+use std::ops::Range;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -22,6 +23,9 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, Instant};
 
 const READ_BYTES: usize = 32 << 10;
+/// A read of as much is handed to the core in two halves: while the callers of the second go on, the server works
+/// for those of the first. In one piece the two sides would only ever wait for each other.
+const HALVED_BYTES: usize = 256;
 /// How large a buffer for output may stay.
 const KEPT_BYTES: usize = 1 << 20;
 /// Timers may stand still while the machine sleeps, but leases go on. So look now and then.
@@ -322,6 +326,7 @@ impl Driver {
             write_failed: false,
             heard: false,
             yielded: false,
+            unread: 0..0,
             buffer: vec![0; READ_BYTES].into(),
         };
         if let Some(reason) = poll_fn(|cx| pump.poll(cx)).await {
@@ -369,6 +374,8 @@ struct Pump {
     heard: bool,
     /// Whether callers that can run had their turn since this was woken.
     yielded: bool,
+    /// What of the buffer was read and is not handed to the core yet.
+    unread: Range<usize>,
     buffer: Box<[u8]>,
 }
 
@@ -388,6 +395,10 @@ impl Pump {
                 return Poll::Ready(None);
             }
             let wrote = self.write(cx);
+            if !self.unread.is_empty() {
+                self.hand_on(self.unread.end);
+                return self.let_callers_run(cx);
+            }
             let mut into = ReadBuf::new(&mut self.buffer);
             let read = match Pin::new(&mut self.stream).poll_read(cx, &mut into) {
                 Poll::Pending => 0,
@@ -399,12 +410,30 @@ impl Pump {
             };
             if read > 0 {
                 self.heard = true;
-                let data = &self.buffer[..read];
-                self.driver.enter(|inner, now_ns| inner.core.receive(self.serial, data, now_ns));
+                self.unread = 0..read;
+                if read >= HALVED_BYTES {
+                    self.hand_on(read / 2);
+                    return self.let_callers_run(cx);
+                }
+                self.hand_on(read);
             } else if !wrote {
                 return Poll::Pending;
             }
         }
+    }
+
+    /// Hands what was read up to there to the core.
+    fn hand_on(&mut self, end: usize) {
+        let data = &self.buffer[self.unread.start..end];
+        self.driver.enter(|inner, now_ns| inner.core.receive(self.serial, data, now_ns));
+        self.unread.start = end;
+    }
+
+    /// Goes on when those who were just woken have queued what they want.
+    fn let_callers_run(&mut self, cx: &Context<'_>) -> Poll<Option<String>> {
+        self.yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Takes what is to be written, or asks to be woken for it. Tells whether the connection is still wanted.
