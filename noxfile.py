@@ -85,7 +85,7 @@ def soak(session: nox.Session) -> None:
 @nox.session
 def sim(session: nox.Session) -> None:
     """Simulate clusters: CI's seeds, `-- --seed N`, `-- --seconds N`, or `-- --bugs`; `--help`."""
-    session.install("-e", "server[fast]", "-e", "clients/python")
+    install(session)
     env = {"PYTHONPATH": str(ROOT / "server" / "sim")}
     session.run("python", "-m", "ticketing_sim", *session.posargs, env=env)
 

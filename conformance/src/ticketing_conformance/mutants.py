@@ -19,8 +19,9 @@ from pathlib import Path
 from ticketing_conformance.adapter import AdapterBroken
 from ticketing_conformance.adapters import HARNESS_DIR, AdapterPool, Language, load_languages
 from ticketing_conformance.context import SECRET
-from ticketing_conformance.mutate import Mutant, StaleMutant, check, load_mutants
+from ticketing_conformance.mutate import Mutant, check, load_mutants
 from ticketing_conformance.real_server import ServerBroken
+from ticketing_conformance.seeding import Stale
 from ticketing_conformance.server_pool import ServerPool
 from ticketing_conformance.server_suite.mutants import failure_with, failure_without
 from ticketing_conformance.tests_of import Test, Tools, all_tests, file_tests
@@ -161,7 +162,7 @@ class Proof:
             else:
                 reason = self._seed(seeded, test)
                 fault = "" if reason else f"{mutant.case} passes: {mutant.about}"
-        except (StaleMutant, AdapterBroken, ServerBroken, RuntimeError) as error:
+        except (Stale, AdapterBroken, ServerBroken, RuntimeError) as error:
             fault = f"{error}"
         with self._print:
             print(

@@ -7,44 +7,20 @@ text that isn't there exactly once is a stale bug, which fails.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+
+from ticketing_conformance.seeding import STALE_EXIT, Patch, Stale, check, plant
 
 LIST = Path(__file__).with_name("bugs.toml")
 SEEDS_MAX = 50
 _TIMEOUT_S = 900
 _FOUND_EXIT = 7
-_STALE_EXIT = 3
-
-
-class Stale(Exception):
-    """A bug doesn't fit the source any more."""
-
-
-@dataclass(frozen=True)
-class Patch:
-    """One replacement."""
-
-    module: str
-    find: str
-    replace: str
-
-    def apply(self, source: str) -> str:
-        """Return the module's source with the bug in it."""
-        times = source.count(self.find)
-        if times != 1:
-            raise Stale(f"{self.module} has {times} times, not once: {self.find!r}")
-        return source.replace(self.find, self.replace)
 
 
 @dataclass(frozen=True)
@@ -76,71 +52,15 @@ def load_bugs(path: Path = LIST) -> list[Bug]:
     return bugs
 
 
-def _file_of(module: str) -> Path:
-    top, *rest = module.split(".")
-    spec = importlib.util.find_spec(top)
-    if spec is None or spec.origin is None:
-        raise Stale(f"there is no package {top}")
-    base = Path(spec.origin).parent.joinpath(*rest)
-    for path in (base.with_suffix(".py"), base / "__init__.py"):
-        if path.is_file():
-            return path
-    raise Stale(f"there is no module {module}")
-
-
-def check(bug: Bug) -> None:
-    """Raise `Stale` where a bug doesn't fit its modules."""
-    for module in {patch.module for patch in bug.patches}:
-        _patched(bug, module, _file_of(module).read_text(encoding="utf-8"))
-
-
-def _patched(bug: Bug, module: str, source: str) -> str:
-    for patch in bug.patches:
-        if patch.module == module:
-            source = patch.apply(source)
-    return source
-
-
-class _Loader(SourceFileLoader):
-    def __init__(self, bug: Bug, module: str, path: str) -> None:
-        super().__init__(module, path)
-        self._bug = bug
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Compile the patched source, past the cache of compiled files."""
-        path = self.get_filename(fullname)
-        source = _patched(self._bug, fullname, Path(path).read_text(encoding="utf-8"))
-        return compile(source, path, "exec", dont_inherit=True)
-
-
-class _Finder(MetaPathFinder):
-    def __init__(self, bug: Bug) -> None:
-        self._bug = bug
-        self._modules = {patch.module: str(_file_of(patch.module)) for patch in bug.patches}
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """See `MetaPathFinder`."""
-        found = self._modules.get(fullname)
-        if found is None:
-            return None
-        loader = _Loader(self._bug, fullname, found)
-        return importlib.util.spec_from_file_location(fullname, found, loader=loader)
-
-
 def _seed_and_run(wanted: str) -> int:
     """In a process of its own: seed a bug, then run seeds until one fails."""
     bug = next(bug for bug in load_bugs() if bug.id == wanted)
     try:
-        check(bug)
+        check(bug.patches)
     except Stale as stale:
         print(f"stale: {stale}")
-        return _STALE_EXIT
-    for patch in bug.patches:
-        if patch.module in sys.modules:
-            raise RuntimeError(f"{patch.module} was imported before its bug could be seeded")
-    sys.meta_path.insert(0, _Finder(bug))
+        return STALE_EXIT
+    plant(bug.patches)
     from ticketing_sim.runs import play
 
     for number, seed in enumerate(range(bug.first, bug.first + bug.seeds)):

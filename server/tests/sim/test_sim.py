@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from ticketing_conformance.seeding import check
 from ticketing_sim.beliefs import Belief, Beliefs
-from ticketing_sim.bugs import check, load_bugs
+from ticketing_sim.bugs import load_bugs
 from ticketing_sim.runs import Outcome, play, replay_command
 from ticketing_sim.schedule import MS, SECOND, Broken, Clock, Schedule
 from ticketing_sim.world import SIZES, World
@@ -58,7 +59,7 @@ def test_no_bug_is_stale() -> None:
     bugs = load_bugs()
     assert len(bugs) >= 30
     for bug in bugs:
-        check(bug)
+        check(bug.patches)
 
 
 def test_beliefs_that_overlap_are_seen() -> None:
