@@ -158,19 +158,24 @@ def test_an_interrupt_leaves_nothing_behind(server: ServerThread) -> None:
     assert_empty(server)
 
 
+@pytest.mark.parametrize("call", ["acquire", "wait_lost"])
 def test_an_interrupt_that_the_wait_does_not_see_ends_it_all_the_same(
-    server: ServerThread,
+    server: ServerThread, call: str
 ) -> None:
     """REQ-STOP-OWN: it is pending, as after a signal in the moment before the wait begins."""
     # Whoever started the tests may have them ignore signals.
     old = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with ticketing.sync.connect(server.url) as client, client.acquire("k"):
+        with ticketing.sync.connect(server.url) as client, client.acquire("k") as ticket:
+            wait = {
+                "acquire": lambda: client.acquire("k", wait_timeout=60),
+                "wait_lost": lambda: ticket.wait_lost(60),
+            }[call]
             pending = threading.Timer(0.1, _thread.interrupt_main)
             pending.start()
             began = time.monotonic()
             with pytest.raises(KeyboardInterrupt):
-                client.acquire("k", wait_timeout=60)
+                wait()
             assert time.monotonic() - began < 30
             pending.join()
             client.ping()

@@ -18,6 +18,7 @@ import logging
 import os
 import ssl
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -177,6 +178,16 @@ def _wait_for(done: concurrent.futures.Future[Any]) -> Any:
                 return done.result()
 
 
+def _wait_for_event(event: threading.Event, seconds: float | None) -> None:
+    """Wait for it, for so long at most; as `_wait_for`."""
+    ends_s = None if seconds is None else time.monotonic() + seconds
+    while not event.is_set():
+        left_s = _LOOK_UP_S if ends_s is None else ends_s - time.monotonic()
+        if left_s <= 0:
+            return
+        event.wait(min(left_s, _LOOK_UP_S))
+
+
 _parents_loops: list[asyncio.AbstractEventLoop] = []
 _fork_lock = threading.Lock()
 
@@ -297,7 +308,7 @@ class Ticket(TicketFacts):
         try:
             self._runner.call(listen)
             try:
-                ended.wait(seconds)
+                _wait_for_event(ended, seconds)
             finally:
                 self._runner.post(stop)
         except ClosedError:
