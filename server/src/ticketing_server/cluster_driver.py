@@ -7,13 +7,11 @@ it what came of them in later ones.
 from __future__ import annotations
 
 import asyncio
-import os
-import random
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,6 +23,7 @@ from ticketing_server.cluster.messages import Found, PeerHello
 from ticketing_server.cluster.node import ClusterNode
 from ticketing_server.cluster.values import NodeEffects, NodeSettings
 from ticketing_server.engine import Histogram
+from ticketing_server.entropy import cheap_numbers, secret_numbers
 from ticketing_server.listener import clock_ns
 from ticketing_server.peers.frames import PeerMessage
 from ticketing_server.peers.handshake import Hello
@@ -122,7 +121,7 @@ class ClusterDriver:
         """Bytes that the log took on disk a moment ago."""
 
     def _open(self, settings: Settings, directory: Directory) -> None:
-        opened = Store.open(directory, _entropy())
+        opened = Store.open(directory, secret_numbers())
         self._store, self._identity = opened.store, opened.identity
         for note in self._store.notes:
             self._log("warning", "data_dir", {"path": str(self._path)}, note)
@@ -139,7 +138,7 @@ class ClusterDriver:
         )
         try:
             self.node = ClusterNode(
-                place, opened.restored, opened.snapshot_file, _drawn(),
+                place, opened.restored, opened.snapshot_file, cheap_numbers(),
                 lambda: time.time_ns() // 1_000_000, {3: SessionV3, 4: Session}, clock_ns(),
             )  # fmt: skip
         except ValueError as error:
@@ -555,15 +554,3 @@ def is_of_node(error: BaseException) -> bool:
             return True
         trace = trace.tb_next
     return False
-
-
-def _entropy() -> Iterator[int]:
-    while True:
-        yield int.from_bytes(os.urandom(8), "big")
-
-
-def _drawn() -> Iterator[int]:
-    """As `_entropy`, but cheap: for delays, and for what nobody gains from guessing."""
-    draw = random.Random(os.urandom(32)).getrandbits
-    while True:
-        yield draw(64)

@@ -354,6 +354,7 @@ def test_a_silent_peer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with nodes() as (one, two):
             await until(lambda: bool(one.up() and two.up()))
+            # Many times what a silent peer is given: the beats of both keep them up.
             await asyncio.sleep(20 * 0.02)
             assert one.up()
             assert two.up()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ticketing_server.raft.configuration import Configuration, encode_founding
-from ticketing_server.raft.messages import BATCH, FOUND, Entry, HardState, Snapshot
+from history import CLUSTER, FOUNDING, entropy
+from ticketing_server.raft.messages import BATCH, Entry, HardState, Snapshot
 from ticketing_server.raft.saves import Save
 from ticketing_server.raft.state import Restored
 from ticketing_server.storage.directory import Refused
@@ -15,15 +14,6 @@ from ticketing_server.storage.real_directory import RealDirectory
 from ticketing_server.storage.store import Opened, Sizes, Store
 
 SMALL = Sizes(64 * 1024, 256 * 1024)
-CLUSTER = Configuration(b"c" * 16, ((0, 7), (1, 8), (2, 9)), 3)
-FOUNDING = Entry(1, 1, FOUND, 5, encode_founding(CLUSTER))
-
-
-def entropy() -> Iterator[int]:
-    number = 1000
-    while True:
-        number += 1
-        yield number
 
 
 def batch(index: int, term: int = 1, size: int = 100) -> Entry:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from ticketing_server.admin.errors import DIRECTORY, DISK, USAGE, AdminError
 from ticketing_server.cluster import snapshot_file
 from ticketing_server.cluster.replica import Replica
+from ticketing_server.entropy import secret_numbers
 from ticketing_server.raft.configuration import CLUSTER_ID_BYTES, Configuration
 from ticketing_server.raft.messages import HardState, Snapshot
 from ticketing_server.raft.saves import Save
@@ -181,7 +182,7 @@ def _opened(path: Path) -> Iterator[Opened]:
     try:
         directory = RealDirectory(path)
         try:
-            yield Store.open(directory, _entropy())
+            yield Store.open(directory, secret_numbers())
         finally:
             directory.close()
             _keep_owner(path)
@@ -205,11 +206,6 @@ def _keep_owner(path: Path) -> None:
         # Never what a link leads to: that user may have put the link there.
         if stat.S_ISREG(found.st_mode) and found.st_uid == 0 and found.st_nlink == 1:
             os.chown(file, owner.st_uid, owner.st_gid, follow_symlinks=False)
-
-
-def _entropy() -> Iterator[int]:
-    while True:
-        yield int.from_bytes(os.urandom(8), "big")
 
 
 def _report(verb: str, founded: _Founded, path: Path, *, is_json: bool) -> str:
