@@ -94,7 +94,7 @@ class Host(Process):
         if self.is_alive:
             self.world.may_stop_before_writing(self)
             if self.is_suspended:
-                self.do(self._write, outputs)
+                self.do_next(self._write, outputs)
             else:
                 self._write(outputs)
 

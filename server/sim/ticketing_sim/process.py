@@ -28,6 +28,8 @@ class Process:
         self._catches_up = False
         """Whether it runs again, and has yet to do some of what waited."""
         self._waiting: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._next: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        """What it was about to do when it was suspended."""
 
     def do(self, call: Callable[..., None], *arguments: Any) -> None:
         """Let it do something as soon as it runs."""
@@ -37,6 +39,10 @@ class Process:
             self._waiting.append((call, arguments))
         else:
             call(*arguments)
+
+    def do_next(self, call: Callable[..., None], *arguments: Any) -> None:
+        """While it is suspended: let it go on with this, before anything that came in."""
+        self._next.append((call, arguments))
 
     def later(self, delay_ns: int, name: str, call: Callable[..., None], *arguments: Any) -> None:
         """Let it do something in a while, unless this life of it has ended by then."""
@@ -71,7 +77,7 @@ class Process:
     def _catch_up(self) -> None:
         """Do what waited, not always all of it before anything else: sockets are read in turns."""
         self._catches_up = False
-        waiting, self._waiting = self._waiting, []
+        waiting, self._next, self._waiting = self._next + self._waiting, [], []
         for place, (call, arguments) in enumerate(waiting):
             if not self.is_alive:
                 return
@@ -91,3 +97,4 @@ class Process:
         self._catches_up = False
         self.life += 1
         self._waiting.clear()
+        self._next.clear()

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 from ticketing_conformance.seeding import check
 from ticketing_sim.beliefs import Belief, Beliefs
 from ticketing_sim.bugs import load_bugs
+from ticketing_sim.process import Process
 from ticketing_sim.runs import Outcome, play, replay_command
 from ticketing_sim.schedule import MS, SECOND, Broken, Clock, Schedule
 from ticketing_sim.world import SIZES, World
@@ -73,6 +75,28 @@ def test_beliefs_that_overlap_are_seen() -> None:
     beliefs.begin(Belief("c", 3, (b"y",), lambda: True), is_adopted=False)
     with pytest.raises(Broken, match="after 1"):
         beliefs.begin(Belief("d", 1, (b"x",), lambda: True), is_adopted=False)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_write_that_was_held_up_comes_before_what_arrived_meanwhile(seed: int) -> None:
+    """Also where it is suspended again while it still catches up."""
+    schedule = Schedule()
+    process = Process("p", schedule, Clock(schedule, Random(seed)), Random(seed))
+    done: list[str] = []
+
+    def decide_and_be_suspended() -> None:
+        process.suspend()
+        process.do_next(done.append, "write")
+
+    process.suspend()
+    process.do(decide_and_be_suspended)
+    for number in range(9):
+        process.do(done.append, f"read {number}")
+    process.resume()
+    process.do(done.append, "last")
+    process.resume()
+    schedule.run(SECOND)
+    assert done == ["write", *(f"read {number}" for number in range(9)), "last"]
 
 
 def test_clocks_differ_and_are_turned_back_exactly() -> None:
